@@ -138,6 +138,7 @@ def test_what_may_be_tried_again() -> None:
         "Busy",
         "CommitFailed",
         "QueueFull",
+        "ResultTimeout",
         "SlowRequest",
         "StoreBusy",
         "StoreFull",

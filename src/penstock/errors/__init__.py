@@ -39,6 +39,10 @@
     │   ├── Busy                 503  at one of its limits, or stopping: retry later
     │   ├── Unreachable          503  no answer after all retries: outcome unknown
     │   └── BadReply             502  the answer is not from Penstock, or the server failed
+    ├── TaskError                500  a task of a worker has no result
+    │   ├── TaskFailed           500  rejected, or no attempts left
+    │   ├── TaskExpired          500  before it was done
+    │   └── ResultTimeout        504  no outcome yet
     ├── PipelineError            500  a job of the data pipeline
     │   ├── NoSpark              500  Spark or Java is missing, or does not start
     │   ├── OtherRun             409  another run has begun the write, maybe in other partitions

@@ -15,6 +15,7 @@ __all__ = [
     "OffsetsGone",
     "OtherRun",
     "PipelineError",
+    "ResultTimeout",
     "ServiceError",
     "StoreBusy",
     "StoreClosed",
@@ -26,6 +27,9 @@ __all__ = [
     "StoreTooNew",
     "StoreTooOld",
     "StoreUnavailable",
+    "TaskError",
+    "TaskExpired",
+    "TaskFailed",
     "Unreachable",
 ]
 
@@ -68,6 +72,47 @@ class BadReply(ServiceError):
 
     advice = "Check that the URL is a Penstock server's, and read the server's log."
     status = 502
+
+
+class TaskError(PenstockError):
+    """A task has no result."""
+
+    advice = "Look at the message of the task: penstock message show."
+    law = "S3"
+
+
+class TaskFailed(TaskError):
+    """A task failed: it was rejected, or no attempts are left."""
+
+    advice = "Correct the cause, then replay the dead letters of its queue."
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        limit: int | str | None = None,
+        error: str | None = None,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.error = error
+        """The error of the last attempt."""
+        self.attempts = attempts
+
+
+class TaskExpired(TaskError):
+    """A task expired before it was done."""
+
+    advice = "Send it again, with a longer time to live or more workers."
+
+
+class ResultTimeout(TaskError):
+    """A task had no outcome within the timeout; it is not affected."""
+
+    advice = "Wait again: the task may still be handled."
+    status = 504
+    retryable = True
 
 
 class PipelineError(PenstockError):

@@ -11,7 +11,7 @@
 
 Only ``run_until_idle`` hands out deliveries, one at a time, queue by queue in the order of their
 registration, so tests are deterministic. Blocking handlers run in a thread, as they do elsewhere,
-and are waited for.
+and are waited for. ``publish_periodic`` publishes the slots of periodic tasks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
 from penstock.worker import App, Handled
 from penstock.worker.handling import Handling
+from penstock.worker.periodic import publish_due
 from penstock.worker.registration import create
 from penstock.worker.running import to_handling
 from penstock.worker.threads import Threads
@@ -54,6 +55,8 @@ class Inline(Broker):
             item.queue: to_handling(item, app.layers, self._threads, stopping)
             for item in app.registrations
         }
+        self._slots: dict[str, int | None] = {}
+        app.bind(self)
 
     async def run_until_idle(self, limit: int = MAX_HANDLED) -> list[Handled]:
         """Handle deliveries until none is available. Returns their outcomes, in order."""
@@ -75,8 +78,17 @@ class Inline(Broker):
             return await self._handlings[queue].handle(Lease(self, Hold(delivery)))
         return None
 
+    async def publish_periodic(self) -> None:
+        """Publish the slots of periodic tasks that are due at the time of ``clock``."""
+        for periodic in self.app.periodics:
+            last = self._slots.get(periodic.task)
+            self._slots[periodic.task], _ = await publish_due(
+                self, periodic, self.clock.now(), last
+            )
+
     async def close(self) -> None:
         """Close the store."""
+        self.app.bind(None)
         self._threads.close()
         await super().close()
 

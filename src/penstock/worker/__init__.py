@@ -15,5 +15,18 @@ from penstock.worker.app import App
 from penstock.worker.context import Context
 from penstock.worker.handling import Handled
 from penstock.worker.middleware import Middleware, Next, Timing
+from penstock.worker.task import Task, TaskHandle, TaskOptions
 
-__all__ = ["App", "Context", "Handled", "Middleware", "Next", "Reject", "Retry", "Timing"]
+__all__ = [
+    "App",
+    "Context",
+    "Handled",
+    "Middleware",
+    "Next",
+    "Reject",
+    "Retry",
+    "Task",
+    "TaskHandle",
+    "TaskOptions",
+    "Timing",
+]

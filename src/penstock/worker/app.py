@@ -20,27 +20,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.limits import check_name, shown
-from penstock.model.queue import Start
 from penstock.telemetry import configure_logging
-from penstock.worker.handler import Function, Handler
-from penstock.worker.middleware import Middleware, Observe, timing, tracing
-from penstock.worker.registration import Registration, check_registration, prepare
+from penstock.worker.middleware import Observe
+from penstock.worker.registration import prepare
+from penstock.worker.registry import Registry
 from penstock.worker.running import Running
 from penstock.worker.source import opened
 
 __all__ = ["App"]
 
-F = TypeVar("F", bound=Function)
-M = TypeVar("M", bound=Middleware)
-
-DEFAULT_CONCURRENCY: Final = 8
 #: How long running handlers may take to finish when the app stops. Kubernetes kills a pod after
 #: 30 s by default; there, set it a little below the pod's grace period.
 DEFAULT_GRACE_S: Final = 30.0
@@ -51,24 +47,29 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger("penstock.worker")
 
 
-class App:
-    """Handlers, middleware, and the source of the messages."""
+class App(Registry):
+    """Handlers, tasks, middleware, and the source of the messages."""
 
     def __init__(
         self,
-        where: str | QueueApi,
+        where: str | QueueApi | None = None,
         *,
         credential: str | None = None,
         consumer: str | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         observe: Observe | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``where`` is a server's or a store's URL, or an object that has the verbs.
 
+        Without it, ``penstock work`` takes the URL and the credential from its options and
+        settings.
+
         ``consumer`` is the name of its claims; without one, each queue gets a new name. Two
         processes must not share a name on an ordered queue. ``observe`` is called after every
-        handling, for metrics.
+        handling, for metrics. ``clock`` decides when periodic tasks fire.
         """
+        super().__init__(observe)
         if consumer is not None:
             check_name(consumer, "consumer")
         if type(grace_s) not in (int, float) or not 0 <= grace_s <= MAX_GRACE_S:
@@ -81,73 +82,68 @@ class App:
         self._credential = credential
         self._consumer = consumer
         self._grace_s = grace_s
-        self._registrations: dict[str, Registration] = {}
-        self._middleware: list[Middleware] = [tracing, timing(observe)]
+        self._clock = SystemClock() if clock is None else clock
+        self._verbs: QueueApi | None = None
         self._running: Running | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def registrations(self) -> tuple[Registration, ...]:
-        """The registrations, in order."""
-        return tuple(self._registrations.values())
+    # -- connecting --------------------------------------------------------------------
 
     @property
-    def layers(self) -> tuple[Middleware, ...]:
-        """The middleware, the outermost first."""
-        return tuple(self._middleware)
+    def where(self) -> str | QueueApi | None:
+        """The source of the messages."""
+        return self._where
 
-    def worker(
-        self,
-        queue: str,
-        *,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        max_in_flight: int | None = None,
-        lease_ms: int | None = None,
-        timeout_ms: int | None = None,
-        retry_ms: int | Sequence[int] = (),
-        reject_on: type[Exception] | tuple[type[Exception], ...] = (),
-        filter: str | None = None,
-        start: str | Start = "latest",
-        **policy: object,
-    ) -> Callable[[F], F]:
-        """Register a function that handles the deliveries of ``queue``.
-
-        ``max_in_flight`` bounds the deliveries that are handled or prefetched; it defaults to
-        twice the concurrency. A handling that takes longer than ``timeout_ms`` is cancelled and
-        nacked; a thread cannot be cancelled, so its delivery waits for its lease to lapse.
-        ``retry_ms`` are the delays after the first, second … failed attempt, instead of the
-        queue's backoff. ``reject_on`` are exceptions that fail the delivery immediately. With
-        ``filter``, a missing queue is created, with ``start`` and the fields of ``policy``; an
-        existing queue is not changed.
-        """
-        names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
-
-        def register(function: F) -> F:
-            if queue in self._registrations:
-                raise BadInput(f"There is a handler for {queue!r} already.", field="queue")
-            in_flight = 2 * concurrency if max_in_flight is None else max_in_flight
-            registration = Registration(
-                queue=queue,
-                handler=Handler(function, names),
-                concurrency=concurrency,
-                max_in_flight=in_flight,
-                lease_ms=lease_ms,
-                timeout_ms=timeout_ms,
-                retry_ms=(retry_ms,) if isinstance(retry_ms, int) else tuple(retry_ms),
-                reject_on=(reject_on,) if isinstance(reject_on, type) else reject_on,
-                filter=filter,
-                start=start,
-                policy=policy,
+    @property
+    def verbs(self) -> QueueApi:
+        """The verbs, while the app runs or is connected."""
+        if self._verbs is not None:
+            return self._verbs
+        if self._where is None or isinstance(self._where, str):
+            raise BadInput(
+                "The app is not connected; send tasks inside `async with app.connected():`.",
+                field="app",
             )
-            self._registrations[queue] = check_registration(registration)
-            return function
+        return self._where
 
-        return register
+    def configure(
+        self,
+        *,
+        where: str | None = None,
+        credential: str | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """Replace what was given to the constructor, before the app is connected or runs."""
+        if self._verbs is not None:
+            raise BadInput("The app is connected already.", field="app")
+        self._where = self._where if where is None else where
+        self._credential = self._credential if credential is None else credential
+        self._consumer = self._consumer if consumer is None else check_name(consumer, "consumer")
 
-    def middleware(self, layer: M) -> M:
-        """Register middleware around every handler, inside of those registered before."""
-        self._middleware.append(layer)
-        return layer
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[QueueApi]:
+        """Connect, so that the program can send tasks without running any.
+
+        Use it once, around the program or in the lifespan of a web application.
+        """
+        if self._verbs is not None:
+            yield self._verbs
+            return
+        if self._where is None:
+            raise BadInput(
+                "The app has no server or store: give App a URL, or penstock work --url.",
+                field="where",
+            )
+        async with opened(self._where, self._credential) as verbs:
+            self.bind(verbs)
+            try:
+                yield verbs
+            finally:
+                self.bind(None)
+
+    def bind(self, verbs: QueueApi | None) -> None:
+        """Send tasks through these verbs; None disconnects. For tests and other runners."""
+        self._verbs = verbs
 
     # -- running -----------------------------------------------------------------------
 
@@ -161,11 +157,11 @@ class App:
 
     async def run(self) -> None:
         """Work until ``stop``. Raises errors that no retry fixes: an unknown queue, no access."""
-        if not self._registrations:
-            raise BadInput("The app has no worker.", field="app")
+        if not self.registrations:
+            raise BadInput("The app has no worker and no task.", field="app")
         if self._running is not None:
             raise BadInput("The app runs already.", field="app")
-        async with opened(self._where, self._credential) as verbs:
+        async with self.connected() as verbs:
             self._loop = asyncio.get_running_loop()
             self._running = Running(
                 verbs,
@@ -173,6 +169,8 @@ class App:
                 self.layers,
                 consumer=self._consumer,
                 grace_s=self._grace_s,
+                periodics=self.periodics,
+                clock=self._clock,
             )
             try:
                 await self.prepare(verbs)

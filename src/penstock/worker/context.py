@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import ParamSpec, Protocol
+
+from msgspec.structs import replace
 
 from penstock.consume.lease import Lease
 from penstock.model.delivery import Delivery
@@ -15,7 +18,22 @@ from penstock.model.message import NO_HEADERS, HeaderValue, Message, NewMessage,
 from penstock.wire.trace_headers import traced_headers
 from penstock.worker.payload import encode
 
-__all__ = ["Context"]
+__all__ = ["Context", "Sendable"]
+
+P = ParamSpec("P")
+
+
+class Sendable(Protocol[P]):
+    """A task, which makes messages of calls."""
+
+    @property
+    def queue(self) -> str:
+        """The topic of its messages."""
+        ...
+
+    def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
+        """The message of a call."""
+        ...
 
 
 class Context:
@@ -67,6 +85,12 @@ class Context:
     def outgoing(self) -> tuple[Outgoing, ...]:
         """The messages published with the ack, by topic."""
         return tuple(Outgoing(topic, tuple(messages)) for topic, messages in self._outgoing.items())
+
+    def send(self, task: Sendable[P], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send a call of a task in the commit of the ack, as ``publish`` does."""
+        message = task.message(*args, **kwargs)
+        headers = traced_headers(message.headers)
+        self._outgoing.setdefault(task.queue, []).append(replace(message, headers=headers))
 
     def publish(
         self,

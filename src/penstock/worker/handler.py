@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Final, TypeAlias
@@ -27,13 +27,14 @@ from penstock.worker.context import Context
 from penstock.worker.payload import Decode, to_decode
 from penstock.worker.threads import Threads
 
-__all__ = ["Function", "Handler"]
+__all__ = ["Function", "Handler", "Supply", "given", "parameter_types", "return_type"]
 
 #: A plain function, or one that returns an awaitable.
 Function: TypeAlias = Callable[..., object]
-_Supply: TypeAlias = Callable[[Context], object]
+#: Supplies a parameter from the context of a handling.
+Supply: TypeAlias = Callable[[Context], object]
 
-_GIVEN: Final[dict[object, _Supply]] = {
+_GIVEN: Final[dict[object, Supply]] = {
     Context: lambda context: context,
     Lease: lambda context: context.lease,
     Delivery: lambda context: context.delivery,
@@ -53,8 +54,8 @@ class Handler:
         )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise BadInput(f"{self.name} is a generator; a handler returns once.", field="handler")
-        self._positional: list[_Supply] = []
-        self._keywords: dict[str, _Supply] = {}
+        self._positional: list[Supply] = []
+        self._keywords: dict[str, Supply] = {}
         self._read_signature(names or {})
 
     async def call(self, context: Context, threads: Threads) -> object:
@@ -62,19 +63,23 @@ class Handler:
 
         A ``Reject`` or ``Retry`` that the function returns is raised.
         """
-        bound = partial(
-            self.function,
-            *(supply(context) for supply in self._positional),
-            **{name: supply(context) for name, supply in self._keywords.items()},
-        )
+        positional, keywords = self._arguments(context)
+        bound = partial(self.function, *positional, **keywords)
         value = bound() if self.is_async else await _in_thread(bound, context, threads)
         value = await value if inspect.isawaitable(value) else value
         if isinstance(value, SettlingException):
             raise value
         return value
 
+    def _arguments(self, context: Context) -> tuple[Sequence[object], Mapping[str, object]]:
+        """The positional and the named arguments of a call."""
+        return (
+            [supply(context) for supply in self._positional],
+            {name: supply(context) for name, supply in self._keywords.items()},
+        )
+
     def _read_signature(self, names: Mapping[str, object]) -> None:
-        hints = _hints(self.function, self.name, names)
+        hints = parameter_types(self.function, self.name, names)
         payload: str | None = None
         for parameter in inspect.signature(self.function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -82,7 +87,7 @@ class Handler:
             if parameter.default is not parameter.empty:
                 continue
             annotation = hints.get(parameter.name, parameter.annotation)
-            supply = _GIVEN.get(annotation) if isinstance(annotation, type) else None
+            supply = given(annotation)
             if supply is None:
                 if payload is not None:
                     raise BadInput(
@@ -97,6 +102,11 @@ class Handler:
                 self._positional.append(supply)
             else:
                 self._keywords[parameter.name] = supply
+
+
+def given(annotation: object) -> Supply | None:
+    """What supplies a parameter with this annotation; None if it comes from the payload."""
+    return _GIVEN.get(annotation) if isinstance(annotation, type) else None
 
 
 def _read(decode: Decode, context: Context) -> object:
@@ -121,24 +131,49 @@ async def _in_thread(bound: Callable[[], object], context: Context, threads: Thr
         raise
 
 
-def _hints(function: Function, name: str, names: Mapping[str, object]) -> dict[str, object]:
+def parameter_types(
+    function: Function, name: str, names: Mapping[str, object]
+) -> dict[str, object]:
     """The annotations of the parameters as types."""
-    inner = function.func if isinstance(function, partial) else function
-    if not inspect.isroutine(inner):
-        inner = type(inner).__call__
-    inner = inspect.unwrap(inner)
+    inner = _unwrapped(function)
     annotations = {k: v for k, v in inspect.get_annotations(inner).items() if k != "return"}
-    known = getattr(inner, "__globals__", {})
-    described = SimpleNamespace(__annotations__=annotations)
     try:
-        try:
-            return typing.get_type_hints(described, known, {}, include_extras=True)
-        except NameError:
-            # Types that are local to the function around the decorated one.
-            return typing.get_type_hints(described, known, dict(names), include_extras=True)
+        return _resolved(inner, annotations, names)
     except (NameError, TypeError) as error:
         raise BadInput(
             f"The annotations of {name} cannot be read: {error}; the types must be available at "
             "run time.",
             field="handler",
         ) from error
+
+
+def return_type(function: Function, names: Mapping[str, object]) -> object:
+    """The return annotation as a type; ``Any`` if there is none, or it cannot be resolved."""
+    inner = _unwrapped(function)
+    annotations = inspect.get_annotations(inner)
+    if "return" not in annotations:
+        return typing.Any
+    try:
+        return _resolved(inner, {"return": annotations["return"]}, names)["return"]
+    except (NameError, TypeError):
+        return typing.Any
+
+
+def _unwrapped(function: Function) -> Function:
+    inner = function.func if isinstance(function, partial) else function
+    if not inspect.isroutine(inner):
+        inner = type(inner).__call__
+    unwrapped: Function = inspect.unwrap(inner)
+    return unwrapped
+
+
+def _resolved(
+    inner: Function, annotations: dict[str, object], names: Mapping[str, object]
+) -> dict[str, object]:
+    known = getattr(inner, "__globals__", {})
+    described = SimpleNamespace(__annotations__=annotations)
+    try:
+        return typing.get_type_hints(described, known, {}, include_extras=True)
+    except NameError:
+        # Types that are local to the function around the decorated one.
+        return typing.get_type_hints(described, known, dict(names), include_extras=True)

@@ -21,8 +21,7 @@ from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.worker.context import Context
 from penstock.worker.middleware import Next
-from penstock.worker.payload import encode
-from penstock.worker.registration import Registration
+from penstock.worker.registration import Registration, Rules
 from penstock.worker.verdicts import Decision, to_decision
 
 __all__ = ["Handled", "Handling"]
@@ -57,33 +56,33 @@ class Handling:
 
     async def handle(self, lease: Lease) -> Handled:
         """Call the handler, and settle. Raises only a cancellation from outside."""
-        context = Context(lease, self._registration.handler.name, self._stopping)
+        rules = self._registration.choose(lease.delivery)
+        context = Context(lease, rules.handler.name, self._stopping)
         handled = _handled(lease)
         try:
             async with lease:
-                decision, raised = await self._decide(context)
-                handled = await self._settle(context, decision, raised)
+                decision, raised = await self._decide(context, rules)
+                handled = await self._settle(context, rules, decision, raised)
         except PenstockError as error:
             # Keep going: if the error is permanent, the next claim raises it.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
         return handled
 
-    async def _decide(self, context: Context) -> tuple[Decision, _Raised]:
+    async def _decide(self, context: Context, rules: Rules) -> tuple[Decision, _Raised]:
         """How to settle the delivery, and what the handler raised."""
         receipt = context.lease.receipt
         try:
-            value = await self._within_timeout(context)
-            return Ack(receipt, None if value is None else encode(value)[0]), None
+            value = await self._within_timeout(context, rules.timeout_ms)
+            return Ack(receipt, rules.encode_result(value)), None
         except asyncio.CancelledError as error:
             if _is_being_cancelled():
                 raise
             # Something that the handler awaited was cancelled, and not the handler.
-            return self._judge(context, error), error
+            return _judge(context, rules, error), error
         except Exception as error:  # noqa: BLE001  (it becomes a settlement, and is logged)
-            return self._judge(context, error), error
+            return _judge(context, rules, error), error
 
-    async def _within_timeout(self, context: Context) -> object:
-        timeout_ms = self._registration.timeout_ms
+    async def _within_timeout(self, context: Context, timeout_ms: int | None) -> object:
         if timeout_ms is None:
             return await self._chain(context)
         limit = asyncio.timeout(timeout_ms / 1000)
@@ -95,30 +94,9 @@ class Handling:
                 raise  # Raised by the handler itself.
             raise TimeoutError(f"The handler took longer than {timeout_ms} ms.") from error
 
-    def _judge(self, context: Context, error: BaseException) -> Decision:
-        registration = self._registration
-        decision = to_decision(
-            error,
-            context.lease.receipt,
-            context.attempts,
-            retry_ms=registration.retry_ms,
-            reject_on=registration.reject_on,
-        )
-        is_meant = isinstance(error, SettlingException)
-        _log.log(
-            logging.INFO if is_meant else logging.WARNING,
-            "%s: message %d of %r, attempt %d: %s: %s",
-            context.handler,
-            context.message.id,
-            context.queue,
-            context.attempts,
-            type(decision).__name__.lower(),
-            error,
-            exc_info=None if is_meant else error,
-        )
-        return decision
-
-    async def _settle(self, context: Context, decision: Decision, raised: _Raised) -> Handled:
+    async def _settle(
+        self, context: Context, rules: Rules, decision: Decision, raised: _Raised
+    ) -> Handled:
         lease = context.lease
         if not lease.held and not lease.lost:
             # The handler settled it itself, or gave it up.
@@ -139,9 +117,32 @@ class Handling:
             return _handled(lease, raised)
         except PenstockError as error:
             # The result or a message to publish was refused: treat it as a failure of the handler.
-            decision, raised = self._judge(context, error), error
+            decision, raised = _judge(context, rules, error), error
             outcome = await _carry_out(context, decision)
         return _handled(lease, raised, decision, outcome)
+
+
+def _judge(context: Context, rules: Rules, error: BaseException) -> Decision:
+    decision = to_decision(
+        error,
+        context.lease.receipt,
+        context.attempts,
+        retry_ms=rules.retry_ms,
+        reject_on=rules.reject_on,
+    )
+    is_meant = isinstance(error, SettlingException)
+    _log.log(
+        logging.INFO if is_meant else logging.WARNING,
+        "%s: message %d of %r, attempt %d: %s: %s",
+        context.handler,
+        context.message.id,
+        context.queue,
+        context.attempts,
+        type(decision).__name__.lower(),
+        error,
+        exc_info=None if is_meant else error,
+    )
+    return decision
 
 
 async def _carry_out(context: Context, decision: Decision) -> Outcome:

@@ -29,10 +29,12 @@ from penstock.errors import BadInput
 from penstock.model.delivery import Delivery
 from penstock.wire.codecs import JSON, MSGPACK_ALIASES, media_type
 
-__all__ = ["Decode", "encode", "to_decode"]
+__all__ = ["Decode", "DecodeTyped", "encode", "is_msgpack", "to_decode", "to_decode_typed"]
 
 #: Raises ``ValueError``, the base of all errors of these libraries, for an unreadable payload.
 Decode: TypeAlias = Callable[[Delivery], object]
+#: Decodes JSON, or MessagePack if the second argument is true.
+DecodeTyped: TypeAlias = Callable[[bytes | msgspec.Raw, bool], object]
 
 
 def to_decode(annotation: object) -> Decode:
@@ -43,9 +45,13 @@ def to_decode(annotation: object) -> Decode:
         return _as_text
     if annotation is Any or annotation is object:
         return _as_declared
-    if _has_pydantic(annotation):
-        return _by_pydantic(annotation)
-    return _by_msgspec(annotation)
+    decode = to_decode_typed(annotation)
+    return lambda delivery: decode(delivery.payload, is_msgpack(delivery))
+
+
+def to_decode_typed(annotation: object) -> DecodeTyped:
+    """The decoder of JSON and MessagePack to values of a type; ``BadInput`` if there is none."""
+    return _by_pydantic(annotation) if _has_pydantic(annotation) else _by_msgspec(annotation)
 
 
 def encode(value: object) -> tuple[bytes, str | None]:
@@ -77,7 +83,7 @@ def _as_declared(delivery: Delivery) -> object:
     return delivery.payload
 
 
-def _by_msgspec(annotation: object) -> Decode:
+def _by_msgspec(annotation: object) -> DecodeTyped:
     try:
         if isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType):
             raise BadInput(
@@ -90,9 +96,8 @@ def _by_msgspec(annotation: object) -> Decode:
     except TypeError as error:
         raise BadInput(f"A payload cannot be read: {error}.", field="payload") from error
 
-    def decode(delivery: Delivery) -> object:
-        decoder = from_msgpack if _is_msgpack(delivery) else from_json
-        return decoder.decode(delivery.payload)
+    def decode(raw: bytes | msgspec.Raw, msgpack: bool) -> object:
+        return (from_msgpack if msgpack else from_json).decode(raw)
 
     return decode
 
@@ -104,18 +109,19 @@ def _has_pydantic(annotation: object) -> bool:
     return any(_has_pydantic(part) for part in get_args(annotation))
 
 
-def _by_pydantic(annotation: object) -> Decode:
+def _by_pydantic(annotation: object) -> DecodeTyped:
     adapter = importlib.import_module("pydantic").TypeAdapter(annotation)
 
-    def decode(delivery: Delivery) -> object:
-        if _is_msgpack(delivery):
-            return adapter.validate_python(msgspec.msgpack.decode(delivery.payload))
-        return adapter.validate_json(delivery.payload)
+    def decode(raw: bytes | msgspec.Raw, msgpack: bool) -> object:
+        if msgpack:
+            return adapter.validate_python(msgspec.msgpack.decode(raw))
+        return adapter.validate_json(bytes(raw))
 
     return decode
 
 
-def _is_msgpack(delivery: Delivery) -> bool:
+def is_msgpack(delivery: Delivery) -> bool:
+    """Whether the payload is declared as MessagePack."""
     content_type = delivery.message.content_type
     return content_type is not None and media_type(content_type) in MSGPACK_ALIASES
 
@@ -123,5 +129,5 @@ def _is_msgpack(delivery: Delivery) -> bool:
 def _dump(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise NotImplementedError(f"{type(value).__name__} cannot be encoded as JSON")
+        raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
     return dump(mode="json")

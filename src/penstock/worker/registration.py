@@ -1,14 +1,15 @@
-"""A registration: one handler for one queue, and how many deliveries it takes at a time."""
+"""A registration: the handlers of one queue, and how many deliveries are handled at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from penstock.api import QueueApi
 from penstock.broker.queues import new_policy, to_start
 from penstock.errors import BadInput, UnknownQueue
+from penstock.model.delivery import Delivery
 from penstock.model.limits import (
     MAX_BATCH,
     MAX_LEASE_MS,
@@ -19,28 +20,62 @@ from penstock.model.limits import (
 )
 from penstock.model.queue import Start
 from penstock.worker.handler import Handler
+from penstock.worker.payload import encode
 
-__all__ = ["Registration", "check_registration", "create", "prepare"]
+__all__ = [
+    "Registration",
+    "Rules",
+    "check_registration",
+    "check_rules",
+    "create",
+    "encode_result",
+    "prepare",
+]
+
+
+def encode_result(value: object) -> bytes | None:
+    """The result of an ack: nothing for None, else as in ``publish``."""
+    return None if value is None else encode(value)[0]
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """A handler, and how its deliveries are settled."""
+
+    handler: Handler
+    timeout_ms: int | None = None
+    """The limit of one handling; None leaves it to the queue's ``max_lease_ms``."""
+    retry_ms: Sequence[int] = ()
+    """Delays after the first attempts; if empty, the queue's backoff applies."""
+    reject_on: tuple[type[Exception], ...] = ()
+    encode_result: Callable[[object], bytes | None] = encode_result
+    """The stored form of what the handler returns."""
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """The arguments of ``@app.worker``."""
+    """A queue, and the options of its consumption."""
 
     queue: str
-    handler: Handler
+    name: str
+    """Of the handler, or a list of the tasks."""
+    choose: Callable[[Delivery], Rules]
+    """The rules for a delivery; it does not raise."""
     concurrency: int
     max_in_flight: int
     """Deliveries handled or prefetched."""
     lease_ms: int | None
-    timeout_ms: int | None
-    """The limit of one handling; None leaves it to the queue's ``max_lease_ms``."""
-    retry_ms: Sequence[int]
-    """Delays after the first attempts; if empty, the queue's backoff applies."""
-    reject_on: tuple[type[Exception], ...]
     filter: str | None
     """If given, a missing queue is created."""
     start: str | Start
     policy: Mapping[str, object]
+
+
+def check_rules(rules: Rules) -> Rules:
+    """Return the rules if all fields are valid (E1)."""
+    if rules.timeout_ms is not None:
+        check_whole("timeout_ms", rules.timeout_ms, 1, MAX_LEASE_MS)
+    for delay_ms in rules.retry_ms:
+        check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
+    return rules
 
 
 def check_registration(registration: Registration) -> Registration:
@@ -50,10 +85,6 @@ def check_registration(registration: Registration) -> Registration:
     check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
     if registration.lease_ms is not None:
         check_whole("lease_ms", registration.lease_ms, 1, MAX_LEASE_MS)
-    if registration.timeout_ms is not None:
-        check_whole("timeout_ms", registration.timeout_ms, 1, MAX_LEASE_MS)
-    for delay_ms in registration.retry_ms:
-        check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
     if registration.filter is None:
         for field in registration.policy:
             raise BadInput(
@@ -76,7 +107,7 @@ async def prepare(verbs: QueueApi, registration: Registration) -> None:
     except UnknownQueue as error:
         if registration.filter is None:
             raise UnknownQueue(
-                f"There is no queue {registration.queue!r} for {registration.handler.name}; give "
+                f"There is no queue {registration.queue!r} for {registration.name}; give "
                 "the worker a filter to have it created.",
                 field="queue",
             ) from error

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from penstock.api import QueueApi
 from penstock.consume.consumption import Consumption
 from penstock.consume.pace import LOOP_PACE, Pace
+from penstock.model.clock import Clock, SystemClock
 from penstock.worker.context import Context
 from penstock.worker.handling import Handling
 from penstock.worker.middleware import Middleware, Next, chained
+from penstock.worker.periodic import Periodic, publish_forever
 from penstock.worker.registration import Registration
 from penstock.worker.threads import Threads
 
@@ -39,6 +41,8 @@ class Running:
         *,
         consumer: str | None,
         grace_s: float,
+        periodics: Sequence[Periodic] = (),
+        clock: Clock | None = None,
         pace: Pace = LOOP_PACE,
     ) -> None:
         self._verbs = verbs
@@ -46,6 +50,8 @@ class Running:
         self._middleware = middleware
         self._consumer = consumer
         self._grace_s = grace_s
+        self._periodics = periodics
+        self._clock = SystemClock() if clock is None else clock
         self._pace = pace
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -77,19 +83,23 @@ class Running:
                 readers.add(asyncio.create_task(_read(consumption, handling), name=name))
             _log.info(
                 "%s handles %r as %s, %d at a time",
-                registration.handler.name,
+                registration.name,
                 registration.queue,
                 consumption.consumer,
                 registration.concurrency,
             )
+        publishing = self._publish_periodics()
         try:
-            await self._until_stopped(readers)
+            await self._until_stopped(readers | publishing)
         except asyncio.CancelledError:
             self._hurry.set()
             raise
         finally:
+            for task in publishing:
+                task.cancel()
             await self._end(consumptions, readers)
-        errors = [reader.exception() for reader in readers if not reader.cancelled()]
+        ended = (*readers, *publishing)
+        errors = [task.exception() for task in ended if task.done() and not task.cancelled()]
         for error in errors:
             if error is not None:
                 raise error
@@ -98,6 +108,12 @@ class Running:
         threads = Threads(registration.concurrency, registration.queue)
         self._threads.append(threads)
         return to_handling(registration, self._middleware, threads, self._stopping)
+
+    def _publish_periodics(self) -> set[asyncio.Task[None]]:
+        if not self._periodics:
+            return set()
+        publishing = publish_forever(self._verbs, self._periodics, self._clock)
+        return {asyncio.create_task(publishing, name="periodic")}
 
     async def _until_stopped(self, readers: set[asyncio.Task[None]]) -> None:
         asked = asyncio.create_task(self._stopping.wait())
@@ -153,7 +169,7 @@ def to_handling(
     """The handling of this registration's deliveries."""
 
     async def innermost(context: Context) -> object:
-        return await registration.handler.call(context, threads)
+        return await registration.choose(context.delivery).handler.call(context, threads)
 
     chain: Next = chained(middleware, innermost)
     return Handling(registration, chain, stopping)
