@@ -16,11 +16,12 @@ name, as a JSON object, so programs in other languages can send it too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import DEFAULT_PRIORITY, shown
 from penstock.model.message import NO_HEADERS, Durability, HeaderValue, MessageId, NewMessage
 from penstock.wire.codecs import JSON
@@ -41,9 +42,9 @@ TASK_HEADER: Final = "task"
 class TaskOptions(TypedDict, total=False):
     """Options of a task's message, as in ``publish``."""
 
-    delay_ms: int
+    delay_ms: Duration
     deliver_at: int
-    ttl_ms: int
+    ttl_ms: Duration
     expires_at: int
     priority: int
     id: str
@@ -150,8 +151,8 @@ class Task(Generic[P, R]):
             JSON,
             options.get("deliver_at"),
             options.get("expires_at"),
-            options.get("delay_ms"),
-            options.get("ttl_ms"),
+            to_ms(options.get("delay_ms")),
+            to_ms(options.get("ttl_ms")),
         )
 
     def handle(self, message_id: int) -> TaskHandle[R]:
@@ -184,7 +185,7 @@ class TaskHandle(Generic[R]):
         self.replaced = replaced
         """Whether the call replaced a waiting one with the same ``key``."""
 
-    async def result(self, timeout_ms: int | timedelta | None = None) -> R:
+    async def result(self, timeout_ms: Duration | None = None) -> R:
         """Wait for the task's return value.
 
         Raises ``TaskFailed`` if the task failed for good, ``TaskExpired`` if it expired before it
@@ -192,10 +193,8 @@ class TaskHandle(Generic[R]):
         Without a timeout it waits until there is an outcome. Results are kept for the queue's
         ``done_retention_s``.
         """
-        if isinstance(timeout_ms, timedelta):
-            timeout_ms //= timedelta(milliseconds=1)
         raw = await wait_for_result(
-            self._verbs, self.queue, self.message_id, self._handler.name, timeout_ms
+            self._verbs, self.queue, self.message_id, self._handler.name, to_ms(timeout_ms)
         )
         value: R = self._handler.decode_result(raw)
         return value

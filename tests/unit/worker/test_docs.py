@@ -30,7 +30,7 @@ def page() -> dict[str, Any]:
 
 
 def test_the_page_has_its_blocks() -> None:
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 11
 
 
 @pytest.mark.parametrize("test", ["test_an_order_is_charged", "test_a_rate_limit_is_waited_for"])
@@ -78,6 +78,18 @@ async def test_consume_without_an_app(page: dict[str, Any]) -> None:
             await q.publish("orders", page["Order"](number, 100))
         assert await asyncio.wait_for(page["work"](q, 5), 60) == 500
         assert (await q.stats("billing")).done == 5
+
+
+async def test_tasks_and_periodic_tasks_run(page: dict[str, Any]) -> None:
+    async with inline(page["tasks"]) as q:
+        handle = await page["charge_order"].send(page["Order"](7, 250), currency="CHF")
+        await page["send_mail"].send("someone@example.org")
+        await q.run_until_idle()
+        assert await handle.result(0) == page["Receipt"](7, 250)
+        q.clock.advance(5 * 60_000 - q.clock.now() % (5 * 60_000))
+        await q.publish_periodic()
+        handled = await q.run_until_idle()
+        assert [(item.queue, item.error) for item in handled] == [("tasks", None)]
 
 
 def test_the_example_runs() -> None:
