@@ -252,4 +252,8 @@ def _variables(delivery: Delivery) -> dict[str, str]:
         "DELIVERY_TOPIC": message.topic,
         "DELIVERY_ATTEMPTS": str(delivery.attempts),
         "DELIVERY_CONTENT_TYPE": message.content_type or "",
+        # An environment variable cannot contain a NUL.
+        "DELIVERY_ERROR": (delivery.error or "").replace("\0", "�"),
+        "DELIVERY_FAILED_AT": "" if delivery.failed_at is None else str(delivery.failed_at),
+        "DELIVERY_ORIGINAL_QUEUE": delivery.original_queue or "",
     }

@@ -45,17 +45,26 @@ __all__ = [
 Receipt = NewType("Receipt", str)
 
 
-class Delivery(Struct, frozen=True, gc=False):
-    """One claimed message, as a worker gets it."""
+class Delivery(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One claimed message, as a worker gets it.
+
+    The last three fields are set if it was claimed from a dead-letter queue, and are omitted
+    on the wire otherwise.
+    """
 
     queue: str
     receipt: Receipt
     message: Message
     payload: bytes
     attempts: int
-    """Grants so far, including this one (C2)."""
+    """Grants so far, including this one (C2). Claims of a dead letter continue the count."""
     claimed_at: int
     lease_deadline: int
+    error: str | None = None
+    """The last error that was reported for it."""
+    failed_at: int | None = None
+    original_queue: str | None = None
+    """The queue in which it failed."""
 
 
 class Ack(

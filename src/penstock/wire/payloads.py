@@ -174,7 +174,7 @@ def to_new_message(message: JsonMessage) -> NewMessage:
     )
 
 
-class JsonDelivery(Struct, frozen=True, kw_only=True):
+class JsonDelivery(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery in JSON."""
 
     queue: str
@@ -183,6 +183,9 @@ class JsonDelivery(Struct, frozen=True, kw_only=True):
     attempts: int
     claimed_at: int
     lease_deadline: int
+    error: str | None = None
+    failed_at: int | None = None
+    original_queue: str | None = None
     payload: Raw | UnsetType = UNSET
     payload_text: str | UnsetType = UNSET
     payload_base64: bytes | UnsetType = UNSET
@@ -198,6 +201,9 @@ def shown_delivery(delivery: Delivery) -> JsonDelivery:
         attempts=delivery.attempts,
         claimed_at=delivery.claimed_at,
         lease_deadline=delivery.lease_deadline,
+        error=delivery.error,
+        failed_at=delivery.failed_at,
+        original_queue=delivery.original_queue,
         payload=form.payload,
         payload_text=form.payload_text,
         payload_base64=form.payload_base64,

@@ -190,6 +190,21 @@ def test_exec_acks_what_succeeds(orders: Shell, tmp_path: Path) -> None:
     assert states(orders) == {"done": 3}
 
 
+def test_exec_knows_how_a_dead_letter_failed(orders: Shell, tmp_path: Path) -> None:
+    orders("queue", "update", "orders", "--max-attempts", "1")
+    orders("consume", "orders", "--limit", "1", "--exec", "false")
+    shown = orders.json("consume", "orders.dlq", "--limit", "1", "--no-ack")
+    assert (shown["error"], shown["original_queue"]) == ("false ended with 1", "orders")
+    script = tmp_path / "worker"
+    script.write_text(
+        '#!/bin/sh\necho "$DELIVERY_ERROR|$DELIVERY_FAILED_AT|$DELIVERY_ORIGINAL_QUEUE"'
+        f" >> {tmp_path}/seen\n"
+    )
+    script.chmod(0o700)
+    orders("consume", "orders.dlq", "--exec", str(script))
+    assert (tmp_path / "seen").read_text() == f"false ended with 1|{shown['failed_at']}|orders\n"
+
+
 def test_exec_nacks_what_fails(orders: Shell) -> None:
     orders("queue", "update", "orders", "--backoff-base", "1h", "--backoff-max", "1h")
     orders("consume", "orders", "--exec", "sh -c 'exit 7'")

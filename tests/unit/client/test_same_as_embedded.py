@@ -149,6 +149,11 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.claim("jobs", limit=1, wait_ms=0)
     yield await q.stats("jobs")
     yield await q.stats("jobs.dlq")
+    dead = await q.claim("jobs.dlq", limit=9)
+    assert {(one.original_queue, one.failed_at is None) for one in dead} == {("jobs", False)}
+    yield dead
+    for one in dead:
+        await q.release(one)
 
 
 async def looking_and_bulk(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.model import decisions
 from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
 from penstock.model.delivery import Delivery
@@ -87,12 +89,16 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
 class GrantReads:
     """The records that ``grant`` needs, read before anything is granted."""
 
-    __slots__ = ("attempts", "keys")
+    __slots__ = ("attempts", "errors", "keys")
 
     def __init__(self, queue: Queue, entries: list[Entry]) -> None:
         get = queue.stage.get
         self.attempts: dict[int, bytes | None] = {}
         self.keys: list[bytes] = []
+        #: The last error of every dead letter.
+        self.errors: list[str | None] = []
+        if queue.is_dead_letter:
+            self.errors = [queue.trail(entry.message_id).last_error for entry in entries]
         replays = queue.home.replays
         for entry in entries:
             if entry.attempts or replays:
@@ -147,6 +153,11 @@ def grant(
         receipt = entry.receipt = receipt_of(number, claim_id, last, attempts, tag)
         out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
     queue.make_many_in_flight(entries, deadline)
+    if reads.errors:
+        out = [
+            replace(one, error=error, failed_at=entry.at, original_queue=home.name)
+            for one, entry, error in zip(out, entries, reads.errors, strict=True)
+        ]
     home.last_grant = last
     queue.grants += len(out)
     queue.touch()

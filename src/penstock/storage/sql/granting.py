@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt
 from penstock.model.decisions import lease_for
@@ -112,7 +115,19 @@ async def deliver(
         return [[] for _ in granted]
     segments = await core.segments.read(work.session, work.tenant.number, numbers, payloads=True)
     name = queue.shown_as(dead=dead)
-    return [_deliveries(name, queue.number, part, segments, core.receipts) for part in granted]
+    shown = [_deliveries(name, queue.number, part, segments, core.receipts) for part in granted]
+    return list(map(_dead_letters, repeat(queue.name), granted, shown)) if dead else shown
+
+
+def _dead_letters(
+    name: str, part: Sequence[Granted], deliveries: Sequence[Delivery]
+) -> list[Delivery]:
+    """The deliveries of one caller, with how they failed in the queue ``name`` (D1)."""
+    records = [granted.record for granted in part for _ in granted.members]
+    return [
+        replace(one, error=record.error, failed_at=record.at, original_queue=name)
+        for one, record in zip(deliveries, records, strict=True)
+    ]
 
 
 def _deliveries(

@@ -61,6 +61,34 @@ class TestDeadLetter(Conformance):
         assert {d.queue for d in claimed} == {"q.dlq"}
         assert [d.attempts for d in claimed] == [2, 2, 2]
 
+    @law("D1")
+    async def test_a_claimed_dead_letter_says_how_it_failed(self, store: Store) -> None:
+        await store.queue(max_attempts=2)
+        await store.publish(*[b"x"] * 3)
+        first, second, third = await store.claim(limit=3)
+        assert (first.error, first.failed_at, first.original_queue) == (None, None, None)
+        await store.reject(first, "poison")
+        failed_at = store.clock.now()
+        await store.nack(second, "once")
+        store.clock.advance(5)
+        again = await store.claim_one()
+        assert (again.error, again.failed_at, again.original_queue) == (None, None, None)
+        await store.nack(again)
+        await store.reject(third)
+        dead = await store.claim("q.dlq", limit=3)
+        assert [(d.error, d.failed_at, d.attempts) for d in dead] == [
+            ("poison", failed_at, 2),
+            ("once", failed_at + 5, 3),
+            (None, failed_at + 5, 2),
+        ]
+        assert {(d.queue, d.original_queue, d.message.topic) for d in dead} == {
+            ("q.dlq", "q", "orders")
+        }
+        store.clock.advance(10)
+        await store.nack(dead[0], "still", delay_ms=0)
+        (back,) = await store.claim("q.dlq")
+        assert (back.error, back.failed_at, back.attempts) == ("still", failed_at, 3)
+
     async def test_dead_letters_come_in_claim_order_too(self, store: Store) -> None:
         await store.queue()
         low, high, low2 = await store.publish(msg(priority=1), msg(priority=8), msg(priority=1))

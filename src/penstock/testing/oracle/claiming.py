@@ -123,6 +123,9 @@ def _grant(
         attempts=held.attempts,
         claimed_at=now,
         lease_deadline=held.lease_deadline,
+        error=held.error if held.dead else None,
+        failed_at=held.at if held.dead else None,
+        original_queue=queue.name if held.dead else None,
     )
 
 
