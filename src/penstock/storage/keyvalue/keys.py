@@ -25,6 +25,7 @@ __all__ = [
     "LINK_PREFIX",
     "NUMBER_MASK",
     "PAYLOAD_PREFIX",
+    "PIECES_KEY",
     "QUEUE_NUMBER_KEY",
     "SEQ_BLOCK_KEY",
     "SPEC_PREFIX",
@@ -41,6 +42,7 @@ __all__ = [
     "dedup_slot_key",
     "document_key",
     "documents_prefix",
+    "is_added_once",
     "is_batch_key",
     "is_settle_key",
     "link_key",
@@ -104,6 +106,7 @@ _BATCH = _OURS + b"\x17"
 IDENTITY_KEY: Final = _OURS + b"\x18"
 _SETTLE = _OURS + b"\x1a"
 LINK_PREFIX: Final = _OURS + b"\x19"
+PIECES_KEY: Final = _OURS + b"\x1f"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -147,6 +150,16 @@ def bucket_of(claim_id: int) -> int:
 def payload_key(offset: int) -> bytes:
     """The payload of the log entry at ``offset``."""
     return PAYLOAD_PREFIX + _U64.pack(offset)
+
+
+def is_added_once(key: bytes) -> bool:
+    """Whether the record is a payload or belongs to a segment of the log.
+
+    One commit adds such a record, under an offset of its own, and no later commit changes it.
+    """
+    return key.startswith(PAYLOAD_PREFIX) or (
+        key.startswith(_LOG) and not key.startswith(_LOG + _SYSTEM_SEGMENT)
+    )
 
 
 def replaced_key(message_id: int) -> bytes:

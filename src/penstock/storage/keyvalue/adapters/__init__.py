@@ -1,7 +1,9 @@
 """What the key-value engine requires of an ordered store.
 
 An adapter is deliberately small: reads see the last completed write, a write is atomic, and a
-synced write survives power loss together with every earlier write. A mark is one small value that
+synced write survives power loss together with every earlier write. Only payloads and log entries
+of a write may become readable before the rest of it; the engine never reads those above the end of
+the log. A mark is one small value that
 is stored outside the map, so that it survives damage to the map's files. ``get`` and ``scan`` are
 called on the event loop and must be quick; ``write`` is called by one thread at a time, off the
 loop unless ``inline``.

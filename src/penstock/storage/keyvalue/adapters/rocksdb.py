@@ -51,6 +51,7 @@ from penstock.errors import CommitsMissing, StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.mark_file import Manifest, MarkFile, current_manifest
+from penstock.storage.keyvalue.adapters.pieces import MAX_PIECE_BYTES, cut, removal
 from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.rocksdb_status import (
     is_stall,
@@ -66,7 +67,7 @@ from penstock.storage.keyvalue.adapters.store_folder import (
 )
 from penstock.storage.keyvalue.chain import UnsyncedGap, check_links, read_links
 from penstock.storage.keyvalue.encoding import prefix_end
-from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
+from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX, PIECES_KEY
 
 __all__ = ["RocksDBAdapter", "store_options"]
 
@@ -126,6 +127,7 @@ class RocksDBAdapter:
         self._unsynced = WriteOptions()
         self._unsynced.no_slowdown = True
         self._is_marked = self._mark_file.exists
+        self._remove_pieces()
 
     def _inspect(self) -> Mark | None:
         """Check that no commit is missing, without changing the store; returns the mark.
@@ -173,6 +175,12 @@ class RocksDBAdapter:
             self._payload_family = self._db.get_column_family_handle(_PAYLOADS)
         except Exception as error:
             raise opening_error(self._path, error) from error
+
+    def _remove_pieces(self) -> None:
+        """Remove the pieces of a commit that a crash interrupted."""
+        value = self.get(PIECES_KEY)
+        if value is not None:
+            self.write(removal(value), (), sync=True)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -232,7 +240,13 @@ class RocksDBAdapter:
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         if writes or removed:
-            self._write_after_stalls(writes, removed)
+            batch = self._batch(writes, removed)
+            if batch.size_in_bytes() > MAX_PIECE_BYTES and not removed:
+                pieces, writes = cut(writes)
+                for piece in pieces:
+                    self._write_after_stalls(self._batch(piece, ()), piece, ())
+                batch = self._batch(writes, ())
+            self._write_after_stalls(batch, writes, removed)
         if sync:
             self._sync()
             if not self._is_marked:
@@ -240,10 +254,12 @@ class RocksDBAdapter:
                 self._mark_file.write(None)
                 self._is_marked = True
 
-    def _write_after_stalls(self, writes: Writes, removed: Sequence[KeyRange]) -> None:
+    def _write_after_stalls(
+        self, batch: WriteBatch, writes: Writes, removed: Sequence[KeyRange]
+    ) -> None:
         """Write, pausing while RocksDB stalls; ``ETIMEDOUT`` if the stall does not end."""
         for pauses in range(_MAX_STALL_PAUSES):
-            if self._write_unless_stalled(writes, removed):
+            if self._write_unless_stalled(batch):
                 return
             if pauses % _PAUSES_PER_WARNING == _PAUSES_PER_WARNING - 1:
                 _log.warning(
@@ -252,10 +268,20 @@ class RocksDBAdapter:
                     (pauses + 1) * _STALL_PAUSE_S,
                 )
             time.sleep(_STALL_PAUSE_S)
+            batch = self._batch(writes, removed)  # The binding empties a batch that it writes.
         raise OSError(errno.ETIMEDOUT, "RocksDB stalled a write because compaction is behind")
 
-    def _write_unless_stalled(self, writes: Writes, removed: Sequence[KeyRange]) -> bool:
+    def _write_unless_stalled(self, batch: WriteBatch) -> bool:
         """Write to the WAL and the memtable; False if RocksDB would stall the write."""
+        try:
+            self._db.write(batch, self._unsynced)
+        except Exception as error:
+            if is_stall(error):
+                return False
+            raise writing_error(error) from error
+        return True
+
+    def _batch(self, writes: Writes, removed: Sequence[KeyRange]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         family = self._payload_family
         for low, high in removed:
@@ -269,13 +295,7 @@ class RocksDBAdapter:
                 put(key, value, family)
             else:
                 put(key, value)
-        try:
-            self._db.write(batch, self._unsynced)
-        except Exception as error:
-            if is_stall(error):
-                return False
-            raise writing_error(error) from error
-        return True
+        return batch
 
     def _family(self, key: bytes) -> Rdict:
         return self._payloads if key.startswith(PAYLOAD_PREFIX) else self._db
