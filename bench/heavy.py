@@ -1,5 +1,5 @@
 """Heavy messages: how long a callback blocks the loop if messages have all their headers, or if
-one message goes to 10,000 queues.
+one message goes to 10,000 queues, or while a large commit is written.
 
 Every way in (embedded, JSON, MessagePack, Arrow) and every way out (claim, browse, log, histories,
 replay) is used once per round, with as many messages as one call may have. Publishers and consumers
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow as pa
 import penstock
 from bench.bounds import HOLD_MS, Longest, loop_holds, of_bound
 from bench.hostile import ARROW, BATCH_JSON, BATCH_MSGPACK, call, live_load, open_application
-from bench.measuring import Figure, scratch
+from bench.measuring import Figure, payloads, scratch
 from penstock.broker import Broker, BrokerOptions
 from penstock.model.delivery import Ack
 from penstock.model.limits import MAX_CLAIM, MAX_HEADERS, MAX_HEADERS_BYTES
@@ -33,6 +34,9 @@ from penstock.server.memory import uncollected
 
 COUNT = MAX_CLAIM
 QUEUES = 10_000
+#: The messages of a large commit, and the size of each.
+LARGE_COUNT = 256
+LARGE_BYTES = 64 * 1024
 #: Queues that are created together, while others are still being committed.
 _CREATED_TOGETHER = 1_000
 WAYS_IN = ("embedded", "json", "msgpack", "arrow")
@@ -183,6 +187,28 @@ async def create_queues(broker: Broker) -> None:
         )
 
 
+async def large_commits(rounds: int) -> list[Figure]:
+    """The longest pause of the event loop while a commit of 16 MiB is written on its thread.
+
+    Wall-clock time: the loop waits for the GIL and uses no CPU.
+    """
+    bodies = [NewMessage(body * (LARGE_BYTES // len(body))) for body in payloads(LARGE_COUNT)]
+    found: list[Longest] = []
+    with scratch() as folder, uncollected():
+        async with penstock.open(f"rocksdb://{folder}/store", options=BrokerOptions()) as broker:
+            for _ in range(rounds):
+                longest = Longest()
+                publish = asyncio.ensure_future(broker.publish_batch("large", bodies))
+                while not publish.done():
+                    begin = time.perf_counter()
+                    await asyncio.sleep(0)
+                    pause = time.perf_counter() - begin
+                    longest.add(pause, pause)
+                found.append(longest)
+    size = LARGE_COUNT * LARGE_BYTES // 2**20
+    return [of_bound(f"longest pause of the loop, committing {size} MiB", found, HOLD_MS)]
+
+
 async def heavy_messages(rounds: int) -> list[Figure]:
-    """Both."""
-    return [*await headers(rounds), *await fan_out(rounds)]
+    """All of them."""
+    return [*await headers(rounds), *await fan_out(rounds), *await large_commits(rounds)]
