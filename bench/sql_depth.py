@@ -35,16 +35,17 @@ _BYTES: Final = 100
 _TAKE_APART: Final = {
     "postgresql": """
         INSERT INTO penstock_run
-        SELECT {to}, phase, rank, place + i, segment, 1, until, partition_key, consumer,
-            decode(lpad(to_hex((((place + i) & 255) << 8 | ((place + i) >> 8 & 63))::integer),
-                4, '0'), 'hex'), life
+        SELECT {to}, phase, rank, row_key + i, segment, 1, until, partition_key, consumer,
+            decode(lpad(to_hex((((row_key + i) & 255) << 8 | ((row_key + i) >> 8 & 63))::integer),
+                4, '0'), 'hex'), record
         FROM penstock_run, generate_series(0, size - 1) AS i
         WHERE queue = {source};
         DELETE FROM penstock_run WHERE queue = {source}""",
     "mysql": """
         INSERT INTO penstock_run
-        SELECT {to}, phase, `rank`, place + seq, segment, 1, until, partition_key, consumer,
-            unhex(lpad(hex(((place + seq) & 255) << 8 | ((place + seq) >> 8 & 63)), 4, '0')), life
+        SELECT {to}, phase, `rank`, row_key + seq, segment, 1, until, partition_key, consumer,
+            unhex(lpad(hex(((row_key + seq) & 255) << 8 | ((row_key + seq) >> 8 & 63)), 4, '0')),
+            record
         FROM penstock_run JOIN seq_0_to_4095 ON seq < size
         WHERE queue = {source};
         DELETE FROM penstock_run WHERE queue = {source}""",

@@ -19,9 +19,11 @@ from typing import Any
 
 import asyncmy
 import asyncpg
+import pytest
 
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.database import load_module
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.migrations import migrate
 from penstock.testing.opening import Opener
@@ -37,6 +39,7 @@ __all__ = [
     "server",
     "store_opener",
     "store_url",
+    "without_views",
 ]
 
 
@@ -336,6 +339,15 @@ def store_opener(dialect: str) -> Opener:
         return engine
 
     return opener
+
+
+def without_views(patch: pytest.MonkeyPatch, database: Server) -> None:
+    """Migrate without the views, which match the last schema only."""
+
+    async def replace_views(*_: object) -> bool:
+        return False
+
+    patch.setattr(load_module(database.SCHEME, "schema")._Schema, "replace_views", replace_views)
 
 
 def _wait(work: Coroutine[Any, Any, object]) -> None:

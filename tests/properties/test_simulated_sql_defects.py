@@ -175,7 +175,7 @@ def _overwrite_claims(patch: _Patch) -> None:
     hold = Leases.hold
     patch.setattr(Leases, "hold", lambda self, server, until: hold(self, 1, until))
     body = _function()
-    columns = ("segment", "size", "until", "partition_key", "consumer", "members", "life")
+    columns = ("segment", "size", "until", "partition_key", "consumer", "members", "record")
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
     last = "WHERE new.ordinal > replaced"
     assert last in body

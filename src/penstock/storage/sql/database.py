@@ -193,7 +193,7 @@ class Session(ABC):
         last statement.
 
         Groups of the appended segments have ``segment`` -1 for the first of them, -2 for the
-        second and so on, and the index of their first member in the low bits of ``place``.
+        second and so on, and the index of their first member in the low bits of ``row_key``.
         Returns the current version of the tenant's catalog, and the numbers of the segments.
         """
 

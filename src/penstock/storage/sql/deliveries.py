@@ -244,7 +244,7 @@ class DeliveryRecord(Struct, frozen=True, array_like=True):
     deadline: int | None = None
     """Of the claim."""
     row_key: int = 0
-    """The ``place`` of a group in flight: the number of its claim, or a new one if only some of the
+    """The row key of a group in flight: the number of its claim, or a new one if only some of the
     claim's deliveries were extended."""
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
@@ -259,7 +259,7 @@ class DeliveryRecord(Struct, frozen=True, array_like=True):
 _encode_record = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(DeliveryRecord).decode
 
-#: The primary key of a row: queue, phase, rank, row key (the column ``place``).
+#: The primary key of a row: queue, phase, rank, row key.
 PrimaryKey: TypeAlias = tuple[int, int, int, int]
 
 

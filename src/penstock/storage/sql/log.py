@@ -288,7 +288,7 @@ def _payloads_in(
     try:
         sized = _decode_sized(unseal(metadata, what))
     except msgspec.MsgspecError as error:
-        raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
+        raise StoreCorrupt(f"The metadata of {what} cannot be read.") from error
     starts = [0, *accumulate(entry_metadata.size for entry_metadata in sized)]
     view = memoryview(payloads)
     # Consecutive indices have the same difference to their position in the list.

@@ -102,7 +102,7 @@ class Segment:
         try:
             decoded = _decode(unseal(metadata, what))
         except msgspec.MsgspecError as error:
-            raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
+            raise StoreCorrupt(f"The metadata of {what} cannot be read.") from error
         return cls(number, tenant, published_at, decoded, payloads)
 
     @property

@@ -49,8 +49,8 @@ GROUP BY queue, partition_key HAVING sum(size) > 1
 #: All deliveries of existing queues; whether the segment is in the log; the policy, unless the
 #: router still has to give partitions to some of them.
 _RUNS: Final = """
-SELECT run.queue, run.phase, run.{0}rank{0}, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life, log.segment IS NOT NULL,
+SELECT run.queue, run.phase, run.{0}rank{0}, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record, log.segment IS NOT NULL,
     CASE WHEN queue.{0}cursor{0} IS NULL AND queue.joining IS NULL THEN queue.policy END
 FROM penstock_run AS run
 JOIN penstock_queue AS queue ON queue.number = run.queue

@@ -163,7 +163,7 @@ LOAD: Final = {
         INSERT INTO penstock_queue (tenant, name, policy, created_at)
         SELECT 1, 'q' || i, '', 0 FROM generate_series(1, 3) AS i;
         INSERT INTO penstock_dropped VALUES (4, 0);
-        INSERT INTO penstock_log (tenant, published_at, entries, heads, payloads)
+        INSERT INTO penstock_log (tenant, published_at, entries, metadata, payloads)
         SELECT 1, {NOW} - {SEGMENTS} + i, 10, 'heads', 'payloads'
         FROM generate_series(1, {SEGMENTS}) AS i;
         -- Fresh ones, every other one with a time to live.
@@ -230,7 +230,7 @@ LOAD: Final = {
         INSERT INTO penstock_queue (tenant, name, policy, created_at)
         SELECT 1, concat('q', seq), '', 0 FROM seq_1_to_3;
         INSERT INTO penstock_dropped VALUES (4, 0);
-        INSERT INTO penstock_log (tenant, published_at, entries, heads, payloads)
+        INSERT INTO penstock_log (tenant, published_at, entries, metadata, payloads)
         SELECT 1, {NOW} - {SEGMENTS} + seq, 10, 'heads', 'payloads' FROM seq_1_to_{SEGMENTS};
         INSERT INTO penstock_run
         SELECT 1, 0, 5, ((seq DIV 10 + 1) << 14) + seq MOD 10, seq DIV 10 + 1, 1,

@@ -57,11 +57,11 @@ async def test_a_damaged_segment_is_not_served(pair: Pair) -> None:
     engine = pair.second.engine
     columns = await engine.read_log_columns(TENANT, Offset(0), 99)
     broken = ids[-1] >> 14
-    pair.sql(f"UPDATE penstock_log SET payloads = heads WHERE segment = {broken}")
+    pair.sql(f"UPDATE penstock_log SET payloads = metadata WHERE segment = {broken}")
     with pytest.raises(StoreCorrupt, match="payload"):
         await payloads_of(engine, TENANT, columns)
-    pair.sql(f"UPDATE penstock_log SET heads = payloads, payloads = '' WHERE segment = {broken}")
-    pair.sql(f"UPDATE penstock_log SET heads = payloads WHERE segment = {broken}")
+    pair.sql(f"UPDATE penstock_log SET metadata = payloads, payloads = '' WHERE segment = {broken}")
+    pair.sql(f"UPDATE penstock_log SET metadata = payloads WHERE segment = {broken}")
     for reading in (
         engine.read_log_columns(TENANT, Offset(0), 99),
         payloads_of(engine, TENANT, columns),

@@ -80,7 +80,7 @@ async def test_what_is_locked_at_a_floor_is_waited_for(pair: Pair, dialect: str)
     own = await caller(dialect, NAME)
     try:
         await own.begin()
-        await own.run("SELECT place FROM penstock_run FOR UPDATE")
+        await own.run("SELECT row_key FROM penstock_run FOR UPDATE")
         waiting = asyncio.create_task(claim(pair.a, "old"))
         await asyncio.wait([waiting], timeout=0.2)
         assert not waiting.done()

@@ -20,12 +20,19 @@ from penstock.storage.sql import core, migrations
 from penstock.storage.sql.database import load_module
 from penstock.storage.sql.migrations import Migration, known, migrate, read
 from penstock.testing.clock import FakeClock
-from tests.databases import Server, server
+from tests.databases import Server, server, without_views
 
 NAME = "older"
 TENANT = "t"
 #: The migration that older servers stumble over.
 FENCE = "_topic_policy"
+#: Tables and columns that were renamed since.
+OLD_NAMES = {
+    "penstock_topic_policy": "penstock_topic",
+    "row_key": "place",
+    "record": "life",
+    "metadata": "heads",
+}
 MARIADB_ONLY = re.compile(r"/\*M!.*?\*/", re.DOTALL)
 
 
@@ -157,6 +164,7 @@ async def test_a_server_of_the_version_before_numbers_were_compared(
     with monkeypatch.context() as older:
         older.setattr(migrations, "known", lambda _: every[: fence - 1])
         older.setattr(migrations, "functions", lambda _: None)
+        without_views(older, database)
         _use_old_statements(older, load_module(database.SCHEME, "adapter"))
         older.setattr(core, "known", lambda _: range(1_000))
         await migrate(url)
@@ -170,13 +178,15 @@ async def test_a_server_of_the_version_before_numbers_were_compared(
 
 
 def _use_old_statements(monkeypatch: pytest.MonkeyPatch, adapter: ModuleType) -> None:
-    """The statements about topics, and about the place of a store, as they were."""
+    """The statements with the old names of tables and columns, and the old place of a store."""
     load = adapter.load
 
+    def old(text: str) -> str:
+        for now, before in OLD_NAMES.items():
+            text = re.sub(rf"(?<!:)\b{now}\b", before, text)
+        return MARIADB_ONLY.sub("", text)
+
     def load_old(dialect: str) -> dict[str, str]:
-        return {
-            name: MARIADB_ONLY.sub("", text.replace("penstock_topic_policy", "penstock_topic"))
-            for name, text in load(dialect).items()
-        }
+        return {name: old(text) for name, text in load(dialect).items()}
 
     monkeypatch.setattr(adapter, "load", load_old)

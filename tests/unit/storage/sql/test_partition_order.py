@@ -298,4 +298,4 @@ async def test_no_look_at_partitions_reads_what_they_hold(postgresql: Pair, anal
                 assert "Seq Scan" not in {node["Node Type"] for node in nodes(plan)}, name
                 assert blocks(plan) < 200, name
     finally:
-        postgresql.sql("DELETE FROM penstock_run WHERE life = '\\x00'")
+        postgresql.sql("DELETE FROM penstock_run WHERE record = '\\x00'")

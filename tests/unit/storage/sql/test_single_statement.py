@@ -272,7 +272,7 @@ async def test_what_is_locked_by_others_is_left_to_a_transaction(pair: Pair) -> 
     await publish(pair.a, "old", b"1")
     other = await caller("postgresql", NAME)
     await other.begin()
-    await other.run("SELECT * FROM penstock_run ORDER BY place LIMIT 1 FOR UPDATE")
+    await other.run("SELECT * FROM penstock_run ORDER BY row_key LIMIT 1 FOR UPDATE")
     assert payloads(await claim(pair.a, "old")) == [b"1"]
     await other.roll_back()
     await other.close()

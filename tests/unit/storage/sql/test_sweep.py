@@ -594,7 +594,7 @@ class TestLog:
     ) -> None:
         ids = [(await store.publish(b"x"))[0] for _ in range(3)]
         damaged = segment_of(ids[1])[0]
-        damage("log", "heads", f"segment = {damaged}")
+        damage("log", "metadata", f"segment = {damaged}")
         core_of(store).segments.forget([damaged])
         clock.advance(LOG_MS)
         with pytest.raises(StoreCorrupt):
@@ -685,7 +685,7 @@ class TestDeliveries:
             await store.queue(name)
         await store.publish(NewMessage(b"x", deliver_at=clock.now() + 10))
         ((number,),) = sql("SELECT number FROM penstock_queue WHERE name = 'a'")
-        damage("run", "life", f"queue = {number}")
+        damage("run", "record", f"queue = {number}")
         clock.advance(10)
         with pytest.raises(StoreCorrupt):
             await store.engine.sweep()

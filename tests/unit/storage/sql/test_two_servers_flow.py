@@ -206,7 +206,7 @@ async def test_a_lease_begins_when_the_wait_for_it_is_over(pair: Pair, dialect: 
     own = await caller(dialect, NAME)
     try:
         await own.begin()
-        await own.run("SELECT place FROM penstock_run FOR UPDATE")
+        await own.run("SELECT row_key FROM penstock_run FOR UPDATE")
         waiting = asyncio.create_task(claim(pair.a, "old", lease_ms=1_000))
         await asyncio.wait([waiting], timeout=0.3)
         pair.clock.advance(5_000)

@@ -1,7 +1,7 @@
 """Statements with list and row parameters for MySQL, which has one ``?`` per value.
 
 A list is written in parentheses, ``IN (:name)``, and becomes as many question marks as it has
-values. A DELETE joins a derived table instead, ``(SELECT CAST(:name AS SIGNED) AS place)``, with
+values. A DELETE joins a derived table instead, ``(SELECT CAST(:name AS SIGNED) AS row_key)``, with
 one row per value: the rows are then looked up one by one, while for an IN the server may scan a
 small table completely, and wait for rows that others have locked there.
 

@@ -193,7 +193,7 @@ SELECT
 FROM penstock_log AS log
 JOIN penstock_tenant AS tenant ON tenant.number = log.tenant
 CROSS JOIN JSON_TABLE(
-    penstock_unpack(log.heads, 2),
+    penstock_unpack(log.metadata, 2),
     '$[*]' COLUMNS (
         nth FOR ORDINALITY,
         start BIGINT PATH '$[0]',
@@ -236,35 +236,35 @@ SELECT
         WHEN 13 THEN 'in_flight'
         WHEN 14 THEN 'done'
     END AS dead_letter_state,
-    life.attempts,
-    IF(run.phase IN (0, 1, 2, 3, 13), life.released, 0) AS released,
-    life.consumer,
-    life.error,
+    record.attempts,
+    IF(run.phase IN (0, 1, 2, 3, 13), record.released, 0) AS released,
+    record.consumer,
+    record.error,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.routed_at MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.routed_at MICROSECOND AS DATETIME(3)
     ) AS routed_at,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.due_at MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.due_at MICROSECOND AS DATETIME(3)
     ) AS due_at,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.expires_at MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.expires_at MICROSECOND AS DATETIME(3)
     ) AS expires_at,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.claimed_at MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.claimed_at MICROSECOND AS DATETIME(3)
     ) AS claimed_at,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.deadline MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.deadline MICROSECOND AS DATETIME(3)
     ) AS deadline,
     CAST(
-        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.settled_at MICROSECOND AS DATETIME(3)
+        TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * record.settled_at MICROSECOND AS DATETIME(3)
     ) AS settled_at,
-    life.partition_key,
-    COALESCE(CAST(life.entry >> 14 AS SIGNED), run.segment) AS segment
+    record.partition_key,
+    COALESCE(CAST(record.entry >> 14 AS SIGNED), run.segment) AS segment
 FROM penstock_run AS run
 JOIN penstock_queue AS queue ON queue.number = run.queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 CROSS JOIN JSON_TABLE(
-    penstock_unpack(run.life, NULL),
+    penstock_unpack(run.record, NULL),
     '$' COLUMNS (
         routed_at BIGINT PATH '$[0]',
         expires_at BIGINT PATH '$[1]',
@@ -279,7 +279,7 @@ CROSS JOIN JSON_TABLE(
         partition_key VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$[14]',
         deadline BIGINT PATH '$[15]'
     )
-) AS life
+) AS record
 CROSS JOIN JSON_TABLE(
     penstock_members(run.members, run.size), '$[*]' COLUMNS (nth INT PATH '$')
 ) AS item;

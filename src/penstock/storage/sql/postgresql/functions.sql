@@ -15,7 +15,7 @@
 -- Empty lists are passed as null.
 --
 -- Groups of appended segments name the first of them -1, the second -2, and so on, and have the index
--- of their first member in the low bits of their place (L1, S3).
+-- of their first member in the low bits of their row_key (L1, S3).
 --
 -- The first groups, as many as replaced says, replace rows with the same keys, which this transaction
 -- has locked. The others are new: a key that is taken fails the transaction (C1).
@@ -53,16 +53,16 @@ BEGIN
     IF cardinality(held_queues) > 0 THEN
         SELECT count(*) INTO there
         FROM (
-            SELECT run.place
+            SELECT run.row_key
             FROM unnest(
                 held_queues, held_phases, held_ranks, held_places,
                 held_sizes, held_members, held_lives
-            ) AS held (queue, phase, rank, place, size, members, life)
+            ) AS held (queue, phase, rank, row_key, size, members, record)
             CROSS JOIN LATERAL (
-                SELECT place FROM penstock_run
+                SELECT row_key FROM penstock_run
                 WHERE queue = held.queue AND phase = held.phase
-                    AND rank = held.rank AND place = held.place
-                    AND size = held.size AND members = held.members AND life = held.life
+                    AND rank = held.rank AND row_key = held.row_key
+                    AND size = held.size AND members = held.members AND record = held.record
                 FOR UPDATE SKIP LOCKED
             ) AS run
         ) AS same;
@@ -71,7 +71,7 @@ BEGIN
         END IF;
     END IF;
     FOR ordinal IN 1 .. coalesce(cardinality(segment_entries), 0) LOOP
-        INSERT INTO penstock_log (tenant, published_at, entries, heads, payloads)
+        INSERT INTO penstock_log (tenant, published_at, entries, metadata, payloads)
         VALUES (
             of_tenant, appended_at,
             segment_entries[ordinal], segment_heads[ordinal], segment_payloads[ordinal]
@@ -82,24 +82,24 @@ BEGIN
     IF cardinality(gone_queues) > 0 THEN
         DELETE FROM penstock_run AS run
         USING unnest(gone_queues, gone_phases, gone_ranks, gone_places)
-            AS old (queue, phase, rank, place)
+            AS old (queue, phase, rank, row_key)
         WHERE run.queue = old.queue AND run.phase = old.phase
-            AND run.rank = old.rank AND run.place = old.place;
+            AND run.rank = old.rank AND run.row_key = old.row_key;
     END IF;
     IF replaced > 0 THEN
         UPDATE penstock_run AS run
         SET segment = new.segment, size = new.size, until = new.until,
             partition_key = new.partition_key, consumer = new.consumer,
-            members = new.members, life = new.life
+            members = new.members, record = new.record
         FROM unnest(
             run_queues, run_phases, run_ranks, run_places, run_segments, run_sizes, run_untils,
             run_partitions, run_consumers, run_members, run_lives
         ) WITH ORDINALITY AS new (
-            queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life,
+            queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record,
             ordinal
         )
         WHERE new.ordinal <= replaced AND run.queue = new.queue AND run.phase = new.phase
-            AND run.rank = new.rank AND run.place = new.place;
+            AND run.rank = new.rank AND run.row_key = new.row_key;
         GET DIAGNOSTICS changed = ROW_COUNT;
         IF changed < replaced THEN
             RAISE EXCEPTION 'a row that is to be replaced is gone'
@@ -108,21 +108,21 @@ BEGIN
     END IF;
     IF cardinality(run_queues) > replaced THEN
         INSERT INTO penstock_run (
-            queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+            queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
         )
         SELECT
             new.queue, new.phase, new.rank,
             CASE
-                WHEN new.segment < 0 THEN numbers[-new.segment] << 14 | (new.place & 16383)
-                ELSE new.place
+                WHEN new.segment < 0 THEN numbers[-new.segment] << 14 | (new.row_key & 16383)
+                ELSE new.row_key
             END,
             CASE WHEN new.segment < 0 THEN numbers[-new.segment] ELSE new.segment END,
-            new.size, new.until, new.partition_key, new.consumer, new.members, new.life
+            new.size, new.until, new.partition_key, new.consumer, new.members, new.record
         FROM unnest(
             run_queues, run_phases, run_ranks, run_places, run_segments, run_sizes, run_untils,
             run_partitions, run_consumers, run_members, run_lives
         ) WITH ORDINALITY AS new (
-            queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life,
+            queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record,
             ordinal
         )
         WHERE new.ordinal > replaced;
@@ -168,7 +168,7 @@ BEGIN
         RETURN;
     END IF;
     FOR ordinal IN 1 .. cardinality(segment_entries) LOOP
-        INSERT INTO penstock_log (tenant, published_at, entries, heads, payloads)
+        INSERT INTO penstock_log (tenant, published_at, entries, metadata, payloads)
         VALUES (
             of_tenant, published,
             segment_entries[ordinal], segment_heads[ordinal], segment_payloads[ordinal]
@@ -177,15 +177,15 @@ BEGIN
         numbers[ordinal] := given;
     END LOOP;
     INSERT INTO penstock_run (
-        queue, phase, rank, place, segment, size, partition_key, members, life
+        queue, phase, rank, row_key, segment, size, partition_key, members, record
     )
     SELECT
         new.queue, 0, new.rank, numbers[new.segment] << 14 | new.first, numbers[new.segment],
-        new.size, new.partition_key, new.members, new.life
+        new.size, new.partition_key, new.members, new.record
     FROM unnest(
         run_queues, run_segments, run_ranks, run_firsts, run_sizes, run_partitions,
         run_members, run_lives
-    ) AS new (queue, segment, rank, first, size, partition_key, members, life);
+    ) AS new (queue, segment, rank, first, size, partition_key, members, record);
     -- Fresh groups are counted as available, like returned ones.
     INSERT INTO penstock_tally (queue, kind, delta)
     SELECT new.queue, 1, new.size FROM unnest(run_queues, run_sizes) AS new (queue, size);

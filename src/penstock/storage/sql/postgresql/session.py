@@ -142,7 +142,7 @@ class PostgreSQLSession(Session):
             self.committing = True
         else:
             await self._begin()
-        _, appended_at, entries, heads, payloads = _columns(segments, 5)
+        _, appended_at, entries, metadata, payloads = _columns(segments, 5)
         publishes = single_statement and self._publishes
         changing = self._connection.fetchrow(
             self._statements["write_publishing" if publishes else "write"][0],
@@ -150,7 +150,7 @@ class PostgreSQLSession(Session):
             publishes,
             version if single_statement else None,
             appended_at[0] if appended_at else 0,
-            *(entries, heads, payloads),
+            *(entries, metadata, payloads),
             *_columns(
                 [(*row[:4], row[5], *row[9:]) for row in held] if single_statement else (), 7
             ),

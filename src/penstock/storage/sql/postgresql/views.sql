@@ -163,7 +163,7 @@ CROSS JOIN LATERAL (
         coalesce((head ->> 11)::bigint, log.published_at) AS published_at,
         (head ->> 2)::integer AS size,
         (sum((head ->> 2)::integer) OVER (ORDER BY nth) - (head ->> 2)::integer)::integer AS start
-    FROM jsonb_array_elements(penstock_unpack(log.heads)) WITH ORDINALITY AS heads (head, nth)
+    FROM jsonb_array_elements(penstock_unpack(log.metadata)) WITH ORDINALITY AS heads (head, nth)
 ) AS entry
 LEFT JOIN penstock_newest AS newest ON newest.message = entry.id AND head ->> 7 IS NOT NULL
 WHERE coalesce(newest.entry, entry.id) = entry.log_offset;
@@ -204,7 +204,7 @@ FROM penstock_run AS run
 JOIN penstock_queue AS queue ON queue.number = run.queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 -- As a row of its own, or every column would unpack it again.
-CROSS JOIN LATERAL penstock_unpack(run.life) AS fields
+CROSS JOIN LATERAL penstock_unpack(run.record) AS fields
 CROSS JOIN LATERAL (
     SELECT CASE
         WHEN length(run.members) = 2 THEN

@@ -2,33 +2,33 @@
 
 -- name: first_groups
 -- Lock the first groups of a phase, in claim order, skipping locked ones (C1, C4).
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
-ORDER BY `rank`, place
+ORDER BY `rank`, row_key
 LIMIT :most
 FOR UPDATE SKIP LOCKED
 
 -- name: first_group
 -- Whether a phase has a group, locked or not (C5).
-SELECT place
+SELECT row_key
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
-ORDER BY `rank`, place
+ORDER BY `rank`, row_key
 LIMIT 1
 
 -- name: wait_for_first_group
 -- The first group of a phase, after waiting for its lock (C5).
-SELECT place
+SELECT row_key
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
-ORDER BY `rank`, place
+ORDER BY `rank`, row_key
 LIMIT 1
 FOR UPDATE
 
 -- name: due_row_keys
 -- The keys of groups whose time has come, the earliest of every phase first: see due_groups.
-SELECT queue, phase, `rank`, place
+SELECT queue, phase, `rank`, row_key
 FROM penstock_run FORCE INDEX (penstock_run_until)
 WHERE queue = :queue AND phase IN (:phases) AND until <= :now
 ORDER BY phase, until
@@ -37,11 +37,11 @@ LIMIT :most
 -- name: due_groups
 -- Lock groups of one rank whose time has come; locked ones are skipped. due_row_keys has found their
 -- keys before.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:row_keys)
+WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND row_key IN (:row_keys)
     AND until <= :now
-ORDER BY place
+ORDER BY row_key
 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
@@ -61,76 +61,76 @@ WHERE wanted.phase IN (:phases)
 
 -- name: list_groups
 -- Groups of one phase in the order of their positions, after a position and up to a rank.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase AND `rank` <= :last_rank
-    AND (`rank` > :rank OR (`rank` = :rank AND place > :row_key))
-ORDER BY `rank`, place
+    AND (`rank` > :rank OR (`rank` = :rank AND row_key > :row_key))
+ORDER BY `rank`, row_key
 LIMIT :most
 
 -- name: lock_groups
 -- Lock groups at these positions of one rank, in order.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:row_keys)
-ORDER BY place
+WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND row_key IN (:row_keys)
+ORDER BY row_key
 FOR UPDATE
 
 -- name: lock_segment_groups
 -- Lock the groups of these segments in these queues, segment by segment.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (penstock_run_segment)
 WHERE segment IN (:segments) AND queue IN (:queues) AND phase IN (:phases)
-ORDER BY queue, phase, `rank`, place
+ORDER BY queue, phase, `rank`, row_key
 FOR UPDATE
 
 -- name: insert_groups
 -- Insert runs. A key that is taken fails the transaction: no row is ever overwritten (C1).
 INSERT INTO penstock_run (
-    queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+    queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 )
 VALUES :rows
 
 -- name: replace_groups
 -- Replace runs that this transaction has locked (S3).
 INSERT INTO penstock_run (
-    queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+    queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 )
 VALUES :rows
 ON DUPLICATE KEY UPDATE
     segment = VALUES(segment), size = VALUES(size), until = VALUES(until),
     partition_key = VALUES(partition_key), consumer = VALUES(consumer),
-    members = VALUES(members), life = VALUES(life)
+    members = VALUES(members), record = VALUES(record)
 
 -- name: remove_groups
 -- Delete groups of one rank (S3).
 DELETE gone
-FROM (SELECT CAST(:row_keys AS SIGNED) AS place) AS old
+FROM (SELECT CAST(:row_keys AS SIGNED) AS row_key) AS old
 STRAIGHT_JOIN penstock_run AS gone FORCE INDEX (PRIMARY)
     ON gone.queue = :queue AND gone.phase = :phase AND gone.`rank` = :rank
-    AND gone.place = old.place
+    AND gone.row_key = old.row_key
 
 -- name: delayed_failures
 -- Delayed failed deliveries of a queue after a position, in order.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = 12 AND (`rank` > :rank OR (`rank` = :rank AND place > :row_key))
-ORDER BY `rank`, place
+WHERE queue = :queue AND phase = 12 AND (`rank` > :rank OR (`rank` = :rank AND row_key > :row_key))
+ORDER BY `rank`, row_key
 LIMIT :most
 
 -- name: front_groups
 -- The first group of every rank in some phases, and all groups in flight, in one snapshot: a delivery
 -- that changes its phase is seen exactly once (Q2).
-SELECT run.queue, run.phase, run.`rank`, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life
+SELECT run.queue, run.phase, run.`rank`, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record
 FROM (
     SELECT wanted.phase, lane.`rank`, (
-        SELECT front.place
+        SELECT front.row_key
         FROM penstock_run AS front FORCE INDEX (PRIMARY)
         WHERE front.queue = :queue AND front.phase = wanted.phase AND front.`rank` = lane.`rank`
-        ORDER BY front.place
+        ORDER BY front.row_key
         LIMIT 1
-    ) AS place
+    ) AS row_key
     FROM (
         SELECT 0 AS phase UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3
         UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 11 UNION ALL SELECT 12
@@ -146,9 +146,9 @@ FROM (
 ) AS first
 STRAIGHT_JOIN penstock_run AS run FORCE INDEX (PRIMARY)
     ON run.queue = :queue AND run.phase = first.phase AND run.`rank` = first.`rank`
-    AND run.place = first.place
+    AND run.row_key = first.row_key
 UNION ALL
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :in_flight
 

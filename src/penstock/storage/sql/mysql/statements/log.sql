@@ -42,25 +42,25 @@ ORDER BY piece
 
 -- name: read_metadata
 -- Segments of a tenant's log without their payloads (T1).
-SELECT segment, published_at, heads
+SELECT segment, published_at, metadata
 FROM penstock_log FORCE INDEX (PRIMARY)
 WHERE tenant = :tenant AND segment IN (:numbers)
 
 -- name: read_segments
 -- Segments of a tenant's log with their payloads (T1).
-SELECT segment, published_at, heads, payloads
+SELECT segment, published_at, metadata, payloads
 FROM penstock_log FORCE INDEX (PRIMARY)
 WHERE tenant = :tenant AND segment IN (:numbers)
 
 -- name: scan_metadata
 -- Segments of the tenant's log between two numbers, without payloads (L2).
-SELECT segment, published_at, heads FROM penstock_log FORCE INDEX (penstock_log_tenant)
+SELECT segment, published_at, metadata FROM penstock_log FORCE INDEX (penstock_log_tenant)
 WHERE tenant = :tenant AND segment >= :first AND segment <= :last
 ORDER BY segment LIMIT :most
 
 -- name: scan_segments
 -- Segments of the tenant's log between two numbers, with payloads (L2).
-SELECT segment, published_at, heads, payloads
+SELECT segment, published_at, metadata, payloads
 FROM penstock_log FORCE INDEX (penstock_log_tenant)
 WHERE tenant = :tenant AND segment >= :first AND segment <= :last
 ORDER BY segment
@@ -68,7 +68,7 @@ LIMIT :most
 
 -- name: segment_groups
 -- The groups of some segments in some queues.
-SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (penstock_run_segment)
 WHERE segment IN (:segments) AND queue IN (:queues)
 

@@ -2,7 +2,7 @@
 
 -- name: append
 -- Append segments to the log, in order (L1).
-INSERT INTO penstock_log (tenant, published_at, entries, heads, payloads)
+INSERT INTO penstock_log (tenant, published_at, entries, metadata, payloads)
 VALUES :rows
 
 -- name: begin_publishing

@@ -150,7 +150,7 @@ ORDER BY given.partition_key
 
 -- name: partition_first_groups
 -- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
--- groups, each as place * 16 + rank (C4). A place is the id of the group's first message.
+-- groups, each as row_key * 16 + rank (C4). A row_key is the id of the group's first message.
 SELECT
     owner.partition_key,
     (
@@ -159,24 +159,24 @@ SELECT
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase = 3
     ) AS in_flight,
     (
-        SELECT run.place * 16 + run.`rank`
+        SELECT run.row_key * 16 + run.`rank`
         FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase = 2
-        ORDER BY run.segment, run.place
+        ORDER BY run.segment, run.row_key
         LIMIT 1
     ) AS waiting,
     (
-        SELECT run.place * 16 + run.`rank`
+        SELECT run.row_key * 16 + run.`rank`
         FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase = 0
-        ORDER BY run.segment, run.place
+        ORDER BY run.segment, run.row_key
         LIMIT 1
     ) AS fresh,
     (
-        SELECT run.place * 16 + run.`rank`
+        SELECT run.row_key * 16 + run.`rank`
         FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase = 1
-        ORDER BY run.segment, run.place
+        ORDER BY run.segment, run.row_key
         LIMIT 1
     ) AS returned
 FROM penstock_owner AS owner
@@ -217,8 +217,8 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     FROM step
     WHERE step.segment IS NOT NULL AND step.nth < :most
 )
-SELECT run.queue, run.phase, run.`rank`, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life
+SELECT run.queue, run.phase, run.`rank`, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record
 FROM step
 STRAIGHT_JOIN penstock_run AS run FORCE INDEX (penstock_run_partition)
     ON run.queue = :queue AND run.partition_key = step.partition_key
@@ -226,7 +226,7 @@ STRAIGHT_JOIN penstock_run AS run FORCE INDEX (penstock_run_partition)
 
 -- name: partition_stats
 -- Every partition that has something to deliver, by name: how much (from the counts), the number in
--- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting group is the
+-- flight, the first message, the owner, and the queue's cursor (Q2). The row_key of a waiting group is the
 -- id of its first message; in flight, its members begin with the index of the first.
 SELECT held.partition_key, held.unsettled,
     (
@@ -244,24 +244,24 @@ SELECT held.partition_key, held.unsettled,
             WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 3
         ), 9223372036854775807),
         COALESCE((
-            SELECT run.place
+            SELECT run.row_key
             FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
             WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 0
-            ORDER BY run.segment, run.place
+            ORDER BY run.segment, run.row_key
             LIMIT 1
         ), 9223372036854775807),
         COALESCE((
-            SELECT run.place
+            SELECT run.row_key
             FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
             WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 1
-            ORDER BY run.segment, run.place
+            ORDER BY run.segment, run.row_key
             LIMIT 1
         ), 9223372036854775807),
         COALESCE((
-            SELECT run.place
+            SELECT run.row_key
             FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
             WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 2
-            ORDER BY run.segment, run.place
+            ORDER BY run.segment, run.row_key
             LIMIT 1
         ), 9223372036854775807)
     ) AS first,
@@ -287,7 +287,7 @@ ORDER BY held.partition_key
 
 -- name: partitions_in_flight
 -- The groups in flight of these partitions: their consumers and keys.
-SELECT partition_key, consumer, `rank`, place
+SELECT partition_key, consumer, `rank`, row_key
 FROM penstock_run FORCE INDEX (penstock_run_partition)
 WHERE queue = :queue AND partition_key IN (:partitions) AND phase = 3
 

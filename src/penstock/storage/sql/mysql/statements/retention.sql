@@ -158,7 +158,7 @@ WHERE run.segment IN (:numbers)
 -- name: lock_segments
 -- Lock segments that may be removed. Those to which a transaction adds deliveries, or that another
 -- server is about to remove, are skipped (G1).
-SELECT segment, tenant, published_at, entries, heads
+SELECT segment, tenant, published_at, entries, metadata
 FROM penstock_log FORCE INDEX (PRIMARY)
 WHERE segment IN (:numbers)
 ORDER BY segment
@@ -204,14 +204,14 @@ LIMIT :most
 -- and must come first in the join.
 DELETE gone
 FROM (
-    SELECT queue, phase, `rank`, place FROM penstock_run FORCE INDEX (PRIMARY)
+    SELECT queue, phase, `rank`, row_key FROM penstock_run FORCE INDEX (PRIMARY)
     WHERE queue = :queue
     LIMIT :most
     FOR UPDATE SKIP LOCKED
 ) AS old
 STRAIGHT_JOIN penstock_run AS gone
     ON gone.queue = old.queue AND gone.phase = old.phase
-    AND gone.`rank` = old.`rank` AND gone.place = old.place
+    AND gone.`rank` = old.`rank` AND gone.row_key = old.row_key
 
 -- name: remove_dropped_tallies
 -- Remove some counters of a deleted queue. The inner SELECT skips locked rows, which a DELETE cannot,

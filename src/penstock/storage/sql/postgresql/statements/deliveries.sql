@@ -9,10 +9,10 @@ FROM (
     FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
     CROSS JOIN LATERAL (
         SELECT
-            queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+            queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
         FROM penstock_run
-        WHERE queue = :queue AND phase = 0 AND rank = ranks.nth - 1 AND place >= ranks.floor
-        ORDER BY place
+        WHERE queue = :queue AND phase = 0 AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+        ORDER BY row_key
         LIMIT :most
         FOR UPDATE SKIP LOCKED
     ) AS run
@@ -22,11 +22,11 @@ UNION ALL
 SELECT first.*
 FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
     WHERE queue = :queue AND phase = wanted.phase
         AND (wanted.phase > 0 OR cardinality(:floors::bigint[]) = 0)
-    ORDER BY rank, place
+    ORDER BY rank, row_key
     LIMIT :most
     FOR UPDATE SKIP LOCKED
 ) AS first
@@ -39,10 +39,10 @@ FROM (
     FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
     CROSS JOIN LATERAL (
         SELECT
-            queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+            queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
         FROM penstock_run
-        WHERE queue = :queue AND phase = 0 AND rank = ranks.nth - 1 AND place >= ranks.floor
-        ORDER BY place
+        WHERE queue = :queue AND phase = 0 AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+        ORDER BY row_key
         LIMIT :most
     ) AS run
     LIMIT :most
@@ -51,48 +51,48 @@ UNION ALL
 SELECT first.*
 FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
     WHERE queue = :queue AND phase = wanted.phase
         AND (wanted.phase > 0 OR cardinality(:floors::bigint[]) = 0)
-    ORDER BY rank, place
+    ORDER BY rank, row_key
     LIMIT :most
 ) AS first
 
 -- name: first_row_keys
 -- The first position of a phase per rank, at or above the floor of the rank.
-SELECT ranks.nth - 1, run.place
+SELECT ranks.nth - 1, run.row_key
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
-    SELECT place
+    SELECT row_key
     FROM penstock_run
-    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND place >= ranks.floor
-    ORDER BY place
+    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+    ORDER BY row_key
     LIMIT 1
 ) AS run
 
 -- name: first_group
 -- Whether a phase has a group, locked or not (C5), at or above the floors of the ranks.
-SELECT run.place
+SELECT run.row_key
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
-    SELECT place
+    SELECT row_key
     FROM penstock_run
-    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND place >= ranks.floor
-    ORDER BY place
+    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+    ORDER BY row_key
     LIMIT 1
 ) AS run
 LIMIT 1
 
 -- name: wait_for_first_group
 -- The first group of a phase, at or above the floors of the ranks, after waiting for its lock (C5).
-SELECT run.place
+SELECT run.row_key
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
-    SELECT place
+    SELECT row_key
     FROM penstock_run
-    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND place >= ranks.floor
-    ORDER BY place
+    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+    ORDER BY row_key
     LIMIT 1
     FOR UPDATE
 ) AS run
@@ -101,11 +101,11 @@ LIMIT 1
 -- name: due_groups
 -- Lock groups whose time has come, the earliest of every phase first. Locked groups are skipped, and
 -- no more rows are read than returned.
-SELECT due.queue, due.phase, due.rank, due.place, due.segment, due.size, due.until,
-    due.partition_key, due.consumer, due.members, due.life
+SELECT due.queue, due.phase, due.rank, due.row_key, due.segment, due.size, due.until,
+    due.partition_key, due.consumer, due.members, due.record
 FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
     WHERE queue = :queue AND phase = wanted.phase AND until <= :now
     ORDER BY until
@@ -128,60 +128,60 @@ CROSS JOIN LATERAL (
 
 -- name: list_groups
 -- Groups of one phase in the order of their positions, after a position and up to a rank.
-SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run
-WHERE queue = :queue AND phase = :phase AND (rank, place) > (:rank, :row_key) AND rank <= :last_rank
-ORDER BY rank, place
+WHERE queue = :queue AND phase = :phase AND (rank, row_key) > (:rank, :row_key) AND rank <= :last_rank
+ORDER BY rank, row_key
 LIMIT :most
 
 -- name: lock_groups
 -- Lock groups at these positions of one rank, in order. One primary-key lookup per position: a list
 -- would be compared with every group of the phase.
-SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life
+SELECT run.queue, run.phase, run.rank, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record
 FROM (
-    SELECT DISTINCT place FROM unnest(:row_keys::bigint[]) AS given (place) ORDER BY place
+    SELECT DISTINCT row_key FROM unnest(:row_keys::bigint[]) AS given (row_key) ORDER BY row_key
 ) AS wanted
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
-    WHERE queue = :queue AND phase = :phase AND rank = :rank AND place = wanted.place
+    WHERE queue = :queue AND phase = :phase AND rank = :rank AND row_key = wanted.row_key
     FOR UPDATE
 ) AS run
 
 -- name: lock_segment_groups
 -- Lock the groups of these segments in these queues, in the order of the primary key. The index over
 -- segments must be used: by the primary key, the whole queue would be read.
-SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run
 WHERE segment = ANY(:segments) AND queue + 0 = ANY(:queues) AND phase + 0 = ANY(:phases)
-ORDER BY queue, phase, rank, place
+ORDER BY queue, phase, rank, row_key
 FOR UPDATE
 
 -- name: delayed_failures
 -- Delayed failed deliveries of a queue after a position, in order.
-SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run
-WHERE queue = :queue AND phase = 12 AND (rank, place) > (:rank, :row_key)
-ORDER BY rank, place
+WHERE queue = :queue AND phase = 12 AND (rank, row_key) > (:rank, :row_key)
+ORDER BY rank, row_key
 LIMIT :most
 
 -- name: front_groups
 -- The first group of every rank in some phases, and all groups in flight, in one snapshot: a delivery
 -- that changes its phase is seen exactly once (Q2).
-SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life
+SELECT run.queue, run.phase, run.rank, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record
 FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN generate_series(0, 9) AS lane (rank)
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
     WHERE queue = :queue AND phase = wanted.phase AND rank = lane.rank
-    ORDER BY place
+    ORDER BY row_key
     LIMIT 1
 ) AS run
 UNION ALL
-SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run
 WHERE queue = :queue AND phase = :in_flight
 

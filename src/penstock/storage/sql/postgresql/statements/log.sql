@@ -46,20 +46,20 @@ ORDER BY piece
 
 -- name: read_metadata
 -- Segments of a tenant's log without their payloads (T1).
-SELECT segment, published_at, heads
+SELECT segment, published_at, metadata
 FROM penstock_log
 WHERE tenant = :tenant AND segment = ANY(:numbers)
 
 -- name: read_segments
 -- Segments of a tenant's log with their payloads (T1).
-SELECT segment, published_at, heads, payloads
+SELECT segment, published_at, metadata, payloads
 FROM penstock_log
 WHERE tenant = :tenant AND segment = ANY(:numbers)
 
 -- name: scan_metadata
 -- Segments of the tenant's log between two numbers, without payloads (L2). The row comparison makes
 -- sure that the index over tenants and segments is used.
-SELECT segment, published_at, heads
+SELECT segment, published_at, metadata
 FROM penstock_log
 WHERE (tenant, segment) >= (:tenant, :first) AND (tenant, segment) <= (:tenant, :last)
 ORDER BY tenant, segment
@@ -68,7 +68,7 @@ LIMIT :most
 -- name: scan_segments
 -- Segments of the tenant's log between two numbers, with payloads (L2). The row comparison makes sure
 -- that the index over tenants and segments is used.
-SELECT segment, published_at, heads, payloads
+SELECT segment, published_at, metadata, payloads
 FROM penstock_log
 WHERE (tenant, segment) >= (:tenant, :first) AND (tenant, segment) <= (:tenant, :last)
 ORDER BY tenant, segment
@@ -77,7 +77,7 @@ LIMIT :most
 -- name: segment_groups
 -- The groups of some segments in some queues. The index over segments must be used: by the primary
 -- key, the whole queue would be read.
-SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run
 WHERE segment = ANY(:segments) AND queue + 0 = ANY(:queues)
 

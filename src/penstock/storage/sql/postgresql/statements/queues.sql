@@ -166,7 +166,7 @@ ORDER BY owned.partition_key
 
 -- name: partition_first_groups
 -- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
--- groups, each as place * 16 + rank (C4). A place is the id of the group's first message. The phase is
+-- groups, each as row_key * 16 + rank (C4). A row_key is the id of the group's first message. The phase is
 -- written as in the index over partitions, so that no other index is used.
 SELECT
     owner.partition_key,
@@ -176,24 +176,24 @@ SELECT
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase + 0 = 3
     ) AS in_flight,
     (
-        SELECT run.place * 16 + run.rank
+        SELECT run.row_key * 16 + run.rank
         FROM penstock_run AS run
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase + 0 = 2
-        ORDER BY run.place
+        ORDER BY run.row_key
         LIMIT 1
     ) AS delayed,
     (
-        SELECT run.place * 16 + run.rank
+        SELECT run.row_key * 16 + run.rank
         FROM penstock_run AS run
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase + 0 = 0
-        ORDER BY run.place
+        ORDER BY run.row_key
         LIMIT 1
     ) AS fresh,
     (
-        SELECT run.place * 16 + run.rank
+        SELECT run.row_key * 16 + run.rank
         FROM penstock_run AS run
         WHERE run.queue = :queue AND run.partition_key = owner.partition_key AND run.phase + 0 = 1
-        ORDER BY run.place
+        ORDER BY run.row_key
         LIMIT 1
     ) AS returned
 FROM penstock_owner AS owner
@@ -213,7 +213,7 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
             FROM penstock_run AS run
             WHERE run.queue = :queue AND run.partition_key = owner.partition_key
                 AND run.phase + 0 = wanted.phase
-            ORDER BY run.place
+            ORDER BY run.row_key
             LIMIT 1
         )
     FROM penstock_owner AS owner
@@ -228,27 +228,27 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
             SELECT run.segment
             FROM penstock_run AS run
             WHERE run.queue = :queue AND run.partition_key = step.partition_key
-                AND run.phase + 0 = step.phase AND run.place >= (step.segment + 1) << 14
-            ORDER BY run.place
+                AND run.phase + 0 = step.phase AND run.row_key >= (step.segment + 1) << 14
+            ORDER BY run.row_key
             LIMIT 1
         )
     FROM step
     WHERE step.segment IS NOT NULL AND step.nth < :most
 )
-SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
-    run.partition_key, run.consumer, run.members, run.life
+SELECT run.queue, run.phase, run.rank, run.row_key, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.record
 FROM step
 CROSS JOIN LATERAL (
-    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    SELECT queue, phase, rank, row_key, segment, size, until, partition_key, consumer, members, record
     FROM penstock_run
     WHERE queue = :queue AND partition_key = step.partition_key AND phase + 0 = step.phase
-        AND place >= step.segment << 14 AND place < (step.segment + 1) << 14
+        AND row_key >= step.segment << 14 AND row_key < (step.segment + 1) << 14
     OFFSET 0
 ) AS run
 
 -- name: partition_stats
 -- Every partition that has something to deliver, by name: how much (from the counts), the number in
--- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting group is the
+-- flight, the first message, the owner, and the queue's cursor (Q2). The row_key of a waiting group is the
 -- id of its first message; in flight, its members begin with the index of the first. The phase is
 -- written as in ``partition_first_groups``.
 SELECT
@@ -291,13 +291,13 @@ CROSS JOIN LATERAL (
     WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase + 0 = 3
 ) AS in_flight
 CROSS JOIN LATERAL (
-    SELECT min(head.place) AS first
+    SELECT min(head.row_key) AS first
     FROM (VALUES (0), (1), (2)) AS wanted (phase)
     CROSS JOIN LATERAL (
-        SELECT place
+        SELECT row_key
         FROM penstock_run
         WHERE queue = :queue AND partition_key = held.partition_key AND phase + 0 = wanted.phase
-        ORDER BY place
+        ORDER BY row_key
         LIMIT 1
     ) AS head
 ) AS waiting
@@ -306,10 +306,10 @@ ORDER BY held.partition_key
 -- name: partitions_in_flight
 -- The groups in flight of these partitions: their consumers and keys. Reads all groups in flight of the
 -- queue, by the primary key.
-SELECT partition_key, consumer, rank, place
+SELECT partition_key, consumer, rank, row_key
 FROM penstock_run
 WHERE queue = :queue AND phase = 3 AND coalesce(partition_key, '') = ANY(:partitions)
-ORDER BY rank, place
+ORDER BY rank, row_key
 
 -- name: list_consumers
 -- The consumers of an ordered queue, and their deadlines (O1).
@@ -336,10 +336,10 @@ WHERE consumer.queue = :queue AND EXISTS (
     SELECT 1
     FROM unnest(:phases::smallint[]) AS wanted (phase)
     CROSS JOIN LATERAL (
-        SELECT place
+        SELECT row_key
         FROM penstock_run
         WHERE queue = :queue AND phase = wanted.phase
-        ORDER BY rank, place
+        ORDER BY rank, row_key
         LIMIT 1
     ) AS live
 )
@@ -365,7 +365,7 @@ WHERE owner.queue = :queue AND owner.partition_key = ANY(:partitions) AND (
     SELECT phase
     FROM penstock_run AS run
     WHERE run.queue = :queue AND run.partition_key = owner.partition_key
-    ORDER BY phase + 0, place
+    ORDER BY phase + 0, row_key
     LIMIT 1
 ) IS NULL
 

@@ -185,7 +185,7 @@ CROSS JOIN LATERAL (
 -- name: lock_segments
 -- Lock segments that may be removed. Those to which a transaction adds deliveries, or that another
 -- server is about to remove, are skipped (G1).
-SELECT segment, tenant, published_at, entries, heads
+SELECT segment, tenant, published_at, entries, metadata
 FROM penstock_log
 WHERE segment = ANY(:numbers)
 ORDER BY segment
@@ -230,7 +230,7 @@ DELETE FROM penstock_run
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_run
     WHERE queue = :queue
-    ORDER BY phase, rank, place
+    ORDER BY phase, rank, row_key
     LIMIT :most
     FOR UPDATE SKIP LOCKED
 ))
