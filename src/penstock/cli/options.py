@@ -17,6 +17,7 @@ __all__ = [
     "Family",
     "choices",
     "printing_options",
+    "server_options",
     "stacked",
     "store_options",
     "target_options",
@@ -102,16 +103,24 @@ printing_options: Final = stacked(
 )
 #: For commands that need direct access to a store.
 store_options: Final = stacked(_STORE, _TENANT, printing_options)
-#: For commands that talk to a server or open a store.
-target_options: Final = stacked(
-    _shared("--url", metavar="URL", help="The server to talk to, such as http://host:8080."),
-    _STORE,
-    _TENANT,
+_URL: Final = _shared(
+    "--url", metavar="URL", help="The server to talk to, such as http://host:8080."
+)
+_CREDENTIALS: Final = stacked(
     _shared(
         "--credential",
         metavar="KEY",
         help="The API key or token for the server. Other users may see it in `ps`.",
     ),
     _shared("--credential-file", metavar="FILE", help="A file that contains it."),
+)
+#: For commands that talk to a server or open a store.
+target_options: Final = stacked(
+    _URL,
+    _STORE,
+    _TENANT,
+    _CREDENTIALS,
     printing_options,
 )
+#: For commands that talk to a server only.
+server_options: Final = stacked(_URL, _CREDENTIALS, printing_options)

@@ -95,6 +95,11 @@ class App(Registry):
         return self._where
 
     @property
+    def consumer(self) -> str | None:
+        """The name of its claims."""
+        return self._consumer
+
+    @property
     def verbs(self) -> QueueApi:
         """The verbs, while the app runs or is connected."""
         if self._verbs is not None:
