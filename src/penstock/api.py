@@ -132,6 +132,7 @@ class QueueApi(Protocol):
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
+        max_attempts: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
         """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.

@@ -226,6 +226,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         filter: str | None,
         max_attempts: int,
         max_depth: int | None,
+        message_ttl_ms: int | None,
         done_retention_s: int,
         bucket_size: int | None,
     ) -> None:
@@ -235,6 +236,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             filter=fixed.filter if filter is None else filter,
             max_attempts=max_attempts,
             max_depth=max_depth,
+            message_ttl_ms=message_ttl_ms,
             done_retention_s=done_retention_s,
             bucket_size=fixed.bucket_size if bucket_size is None else bucket_size,
         )
@@ -452,6 +454,7 @@ def _message(draft: Draft, now: int) -> NewMessage:
         deliver_at=now + draft["delay_ms"] if "delay_ms" in draft else None,
         expires_at=now + draft["ttl_ms"] if "ttl_ms" in draft else None,
         auto_create=draft.get("auto_create", True),
+        max_attempts=draft.get("max_attempts"),
     )
 
 

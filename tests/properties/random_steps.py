@@ -73,6 +73,7 @@ _DRAFTS: Final[st.SearchStrategy[Draft]] = st.fixed_dictionaries(
         "delay_ms": _choice(None, None, None, 500, 5_000),
         "ttl_ms": _choice(None, None, None, 1_000, 40_000),
         "auto_create": _choice(None, None, False),
+        "max_attempts": _choice(None, None, None, 1, 3),
     }
 ).map(lambda fields: {name: value for name, value in fields.items() if value is not None})
 
@@ -133,6 +134,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "filter": st.sampled_from([None, None, "amount >= 5", "topic = 'bills'"]),
             "max_attempts": st.sampled_from([1, 2, 3]),
             "max_depth": st.sampled_from([None, None, 5]),
+            "message_ttl_ms": st.sampled_from([None, None, 1_000, 30_000]),
             "done_retention_s": st.sampled_from([0, 10, 3600]),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
         },

@@ -60,8 +60,8 @@ def _is_expired(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
 
 
 def _is_exhausted(info: QueueInfo, snapshot: Snapshot) -> bool:
-    attempts, released = snapshot.attempts, snapshot.released
-    return not is_dead_letter(info.name) and is_exhausted(info.policy, attempts, released)
+    own, attempts, released = snapshot.message.max_attempts, snapshot.attempts, snapshot.released
+    return not is_dead_letter(info.name) and is_exhausted(info.policy, own, attempts, released)
 
 
 def _answer(
@@ -158,7 +158,8 @@ def _blocks_of_waiting(
     if _is_expired(info, snapshot, now):
         blocks.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
     elif _is_exhausted(info, snapshot):
-        blocks.append(f"{lowered_limit_error(info.policy)}: it fails when a claim reaches it")
+        error = lowered_limit_error(info.policy, message.max_attempts)
+        blocks.append(f"{error}: it fails when a claim reaches it")
     if info.policy.ordering is not Ordering.PARTITION:
         return blocks
     name = message.partition_key or ""

@@ -28,6 +28,7 @@ from penstock.errors import (
 )
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
+    MAX_ATTEMPTS,
     MAX_BATCH,
     MAX_BATCH_MS,
     MAX_HEADER_NAME_BYTES,
@@ -36,6 +37,7 @@ from penstock.model.limits import (
     MAX_PRIORITY,
     MAX_TIME_MS,
     check_name,
+    check_whole,
     shown,
 )
 from penstock.model.message import (
@@ -94,6 +96,7 @@ class Publishing(Scope):
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
+        max_attempts: int | None = None,
         durability: Durability = "fsync",
         connection: object | None = None,
     ) -> Published:
@@ -117,6 +120,7 @@ class Publishing(Scope):
             delay_ms,
             ttl_ms,
             auto_create,
+            max_attempts,
         )
         check_name(topic, "topic")
         tries = 0
@@ -382,6 +386,7 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
             or message.delay_ms is not None
             or message.ttl_ms is not None
             or message.auto_create is not True
+            or message.max_attempts is not None
         ):
             relative = _check_options(message) or relative
     return relative
@@ -442,6 +447,8 @@ def _check_options(message: NewMessage) -> bool:
     if message.content_type is not None:
         check_text("content_type", message.content_type)
     _check_flag("auto_create", message.auto_create)
+    if message.max_attempts is not None:
+        check_whole("max_attempts", message.max_attempts, 1, MAX_ATTEMPTS)
     delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
     if message.deliver_at is not None:
         _check_time("deliver_at", message.deliver_at, 0)

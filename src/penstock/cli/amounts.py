@@ -20,6 +20,7 @@ from penstock.model.queue import Start
 __all__ = [
     "COUNT_OR_NONE",
     "DURATION",
+    "DURATION_OR_NONE",
     "HEADER",
     "LABEL",
     "LABEL_OR_NONE",
@@ -35,8 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What ``COUNT_OR_NONE`` and ``LABEL_OR_NONE`` make of ``none``. None means that the option was not
-#: given.
+#: What the types ``…_OR_NONE`` make of ``none``. None means that the option was not given.
 NO_LIMIT: Final = "none"
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
@@ -79,6 +79,10 @@ def to_duration_ms(text: str) -> int:
     if _DURATION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a duration such as 250ms, 5s, 10m, 1h30m or 7d.")
     return round(sum(float(value) * _UNITS_MS[unit] for value, unit in _PART.findall(text)))
+
+
+def _to_duration_or_none(text: str) -> int | str:
+    return NO_LIMIT if text.strip() == NO_LIMIT else to_duration_ms(text)
 
 
 def _to_seconds(text: str) -> int:
@@ -146,6 +150,7 @@ def to_time(text: str) -> datetime:
 
 
 DURATION: Final = Parsed("duration", to_duration_ms)
+DURATION_OR_NONE: Final = Parsed("duration|none", _to_duration_or_none)
 SECONDS: Final = Parsed("duration", _to_seconds)
 COUNT_OR_NONE: Final = Parsed("count|none", _to_count_or_none)
 HEADER: Final = Parsed("name=value", to_header)

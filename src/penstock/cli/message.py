@@ -128,6 +128,7 @@ def _fields(found: Message) -> list[tuple[str, printing.Cell]]:
         ("published", moment(found.published_at)),
         ("deliver at", moment(found.deliver_at) if found.deliver_at > found.published_at else None),
         ("expires", moment(found.expires_at)),
+        ("max attempts", found.max_attempts),
         ("content type", found.content_type),
         ("size", amount(found.size)),
     ]

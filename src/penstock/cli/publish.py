@@ -21,7 +21,7 @@ from penstock.cli.options import target_options
 from penstock.cli.progress import meter
 from penstock.cli.session import find_target, open_target, run
 from penstock.errors import BadInput, PenstockError
-from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_PRIORITY
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_ATTEMPTS, MAX_BATCH, MAX_PRIORITY
 from penstock.model.message import HeaderValue, NewMessage, PublishReply
 
 __all__ = ["publish"]
@@ -70,6 +70,11 @@ class Streamed(Struct, frozen=True):
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 5s, 10m, 2h.")
 @click.option("--ttl", type=DURATION, help="Expire after this time.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, MAX_ATTEMPTS),
+    help="Attempts before a delivery fails, instead of each queue's own limit.",
+)
 @click.option("--content-type", help="The type of the payload, such as application/json.")
 @click.option(
     "--no-auto-create",
@@ -104,6 +109,7 @@ def publish(
     priority: int,
     delay: int | None,
     ttl: int | None,
+    max_attempts: int | None,
     content_type: str | None,
     auto_create: bool,
     form: str | None,
@@ -133,6 +139,7 @@ def publish(
         delay_ms=delay,
         ttl_ms=ttl,
         auto_create=auto_create,
+        max_attempts=max_attempts,
     )
     if form is None:
         run(_publish_one(topic, payload, template))
@@ -234,6 +241,7 @@ class _Reader:
             common.delay_ms if given.delay_ms is given.deliver_at is None else given.delay_ms,
             common.ttl_ms if given.ttl_ms is given.expires_at is None else given.ttl_ms,
             given.auto_create and common.auto_create,
+            common.max_attempts if given.max_attempts is None else given.max_attempts,
         )
 
 

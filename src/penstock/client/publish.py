@@ -70,6 +70,7 @@ class Publishing(Scope):
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
+        max_attempts: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
         """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
@@ -92,6 +93,7 @@ class Publishing(Scope):
             delay_ms,
             ttl_ms,
             auto_create,
+            max_attempts,
         )
         return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
 

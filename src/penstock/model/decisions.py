@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from penstock.model.delivery import Nack, Reject, Release
-from penstock.model.limits import MAX_ATTEMPTS, cut_error
+from penstock.model.limits import MAX_ATTEMPTS, MAX_TIME_MS, cut_error
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.model.states import State, Transition
 
@@ -24,6 +24,7 @@ __all__ = [
     "Jitter",
     "dead_letter_policy",
     "end_of_claim",
+    "expiry_in_queue",
     "extended_deadline",
     "is_exhausted",
     "is_expired",
@@ -63,14 +64,34 @@ def is_expired(expires_at: int | None, now: int) -> bool:
     return expires_at is not None and expires_at <= now
 
 
-def is_exhausted(policy: QueuePolicy, attempts: int, released: int) -> bool:
-    """Whether no attempts are left (C2). Does not apply to dead letters."""
-    return attempts - released >= policy.max_attempts or attempts >= MAX_ATTEMPTS
+def expiry_in_queue(policy: QueuePolicy, expires_at: int | None, now: int) -> int | None:
+    """When a delivery that enters the queue now expires there.
+
+    ``expires_at`` is the message's. The queue's ``message_ttl_ms`` can only shorten it.
+    """
+    if policy.message_ttl_ms is None:
+        return expires_at
+    end = min(now + policy.message_ttl_ms, MAX_TIME_MS)
+    return end if expires_at is None else min(end, expires_at)
 
 
-def lowered_limit_error(policy: QueuePolicy) -> str:
-    """The error of a waiting delivery that fails because ``max_attempts`` was lowered."""
-    return f"max_attempts was lowered to {policy.max_attempts}"
+def is_exhausted(
+    policy: QueuePolicy, max_attempts: int | None, attempts: int, released: int
+) -> bool:
+    """Whether no attempts are left (C2). Does not apply to dead letters.
+
+    ``max_attempts`` is the message's own limit, which overrides the queue's.
+    """
+    most = policy.max_attempts if max_attempts is None else max_attempts
+    return attempts - released >= most or attempts >= MAX_ATTEMPTS
+
+
+def lowered_limit_error(policy: QueuePolicy, max_attempts: int | None) -> str:
+    """The error of a waiting delivery that fails because ``max_attempts`` was lowered.
+
+    ``max_attempts`` is the message's own limit.
+    """
+    return f"max_attempts was lowered to {max_attempts or policy.max_attempts}"
 
 
 def lease_for(policy: QueuePolicy, asked_ms: int | None) -> int:
@@ -113,6 +134,7 @@ def end_of_claim(
     policy: QueuePolicy,
     *,
     dead: bool,
+    max_attempts: int | None,
     attempts: int,
     released: int,
     expires_at: int | None,
@@ -126,7 +148,9 @@ def end_of_claim(
         if transition is Transition.RELEASE:
             fails = attempts >= MAX_ATTEMPTS
         else:
-            fails = transition is Transition.REJECT or is_exhausted(policy, attempts, released)
+            fails = transition is Transition.REJECT or is_exhausted(
+                policy, max_attempts, attempts, released
+            )
         if fails:
             lapsed = transition is Transition.LAPSE
             return Ending(State.FAILED, LEASE_EXPIRED if lapsed else error, None)

@@ -61,6 +61,8 @@ class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     ttl_ms: int | None = None
     auto_create: bool = True
     """False: the message creates no queue, even if no queue takes it."""
+    max_attempts: int | None = None
+    """Overrides the ``max_attempts`` of every queue."""
 
 
 class Outgoing(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -89,6 +91,8 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     key: str | None = None
     content_type: str | None = None
     headers: dict[str, HeaderValue] = NO_HEADERS
+    max_attempts: int | None = None
+    """Overrides the ``max_attempts`` of every queue."""
 
     @property
     def is_replacement(self) -> bool:

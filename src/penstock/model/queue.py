@@ -35,6 +35,8 @@ __all__ = [
 _DAY_S: Final = 24 * 3600
 _U32_MAX: Final = 2**32 - 1
 MAX_DESCRIPTION_BYTES: Final = 4096
+#: Ten years: a longer ttl is a mistake in the unit.
+MAX_TTL_MS: Final = 3650 * _DAY_S * 1000
 #: Compiling a schema blocks other calls; hand-written ones are a tenth of this.
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_PARTITION_CONCURRENCY: Final = 1000
@@ -84,6 +86,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     max_depth: int | None = None
     """The sum of delayed, available and in-flight deliveries; None is unbounded. Callers may also
     write 0 for None."""
+    message_ttl_ms: int | None = None
+    """How long a delivery may wait in this queue before it expires; None is unlimited."""
     throughput_limit: int | None = None
     """Deliveries per second that claims may hand out; None is unbounded."""
     ordering: Ordering = Ordering.NONE
@@ -157,6 +161,8 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("failed_retention_s", policy.failed_retention_s, 0, _U32_MAX)
     if policy.max_depth is not None:
         _within("max_depth", policy.max_depth, 0, 2**53)
+    if policy.message_ttl_ms is not None:
+        _within("message_ttl_ms", policy.message_ttl_ms, 1, MAX_TTL_MS)
     if policy.throughput_limit is not None:
         _within("throughput_limit", policy.throughput_limit, 1, 10**9)
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
@@ -202,7 +208,7 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
     if not isinstance(policy, TopicPolicy):
         raise BadPolicy("A topic's policy must be a TopicPolicy.", field="policy")
     if policy.default_ttl_ms is not None:
-        _within("default_ttl_ms", policy.default_ttl_ms, 1, 3650 * _DAY_S * 1000)
+        _within("default_ttl_ms", policy.default_ttl_ms, 1, MAX_TTL_MS)
     _within("dedup_window_ms", policy.dedup_window_ms, 0, 30 * _DAY_S * 1000)
     if policy.schema_type not in (None, "json-schema", "avro"):
         raise BadPolicy("schema_type must be 'json-schema' or 'avro'.", field="schema_type")

@@ -57,6 +57,7 @@ _PUBLISH_HEADERS: Final = (
     ("Penstock-Ttl-Ms", "integer", "Expire after this many milliseconds"),
     ("Penstock-Expires-At", "integer", "Expire at this time, in epoch milliseconds"),
     ("Penstock-Auto-Create", "boolean", "false: the message creates no queue"),
+    ("Penstock-Max-Attempts", "integer", "Attempts, instead of each queue's own limit"),
     ("Penstock-Durability", "string", "fsync or os"),
     ("Penstock-Headers", "string", "The message's headers as a JSON object"),
 )

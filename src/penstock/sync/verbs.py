@@ -117,6 +117,7 @@ class SyncVerbs(BlockingVerbs):
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
+        max_attempts: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
         """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
@@ -139,6 +140,7 @@ class SyncVerbs(BlockingVerbs):
             ttl_ms=ttl_ms,
             expires_at=expires_at,
             auto_create=auto_create,
+            max_attempts=max_attempts,
             durability=durability,
         )
 

@@ -112,6 +112,7 @@ class JsonMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     delay_ms: int | None = None
     ttl_ms: int | None = None
     auto_create: bool = True
+    max_attempts: int | None = None
 
 
 class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,6 +172,7 @@ def to_new_message(message: JsonMessage) -> NewMessage:
         message.delay_ms,
         message.ttl_ms,
         message.auto_create,
+        message.max_attempts,
     )
 
 

@@ -108,6 +108,7 @@ class Context:
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
+        max_attempts: int | None = None,
     ) -> None:
         """Publish a message in the commit of the ack: both happen, or neither.
 
@@ -129,5 +130,6 @@ class Context:
             delay_ms,
             ttl_ms,
             auto_create,
+            max_attempts,
         )
         self._outgoing.setdefault(topic, []).append(message)

@@ -70,6 +70,7 @@ BAD_OPTIONS: Final[list[Any]] = [
     *times_from("deliver_at", 0),
     *times_from("expires_at", 0),
     *times_from("ttl_ms", 1),
+    *[("max_attempts", bad, BadInput, 65_535) for bad in (0, -1, 65_536, 2**70, 1.0, "1", True)],
     ("durability", None, BadInput, None),
     ("durability", "memory", BadInput, None),
     ("durability", "FSYNC", BadInput, None),

@@ -38,6 +38,7 @@ BOUNDS: Final[list[Any]] = [
     ("done_retention_s", 0, U32_MAX),
     ("failed_retention_s", 0, U32_MAX),
     ("max_depth", 1, 2**53),
+    ("message_ttl_ms", 1, 3650 * 86_400_000),
     ("throughput_limit", 1, 10**9),
     ("partition_concurrency", 1, 1000),
     ("bucket_size", 0, 4),

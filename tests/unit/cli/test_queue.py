@@ -27,7 +27,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         *("--done-retention", "1d", "--failed-retention", "0", "--max-depth", "1000"),
         *("--throughput-limit", "50", "--ordering", "partition", "--partition-concurrency", "2"),
         *("--bucket-size", "3", "--paused", "--description", "invoices"),
-        *("--label", "team=billing", "--label", "tier=gold"),
+        *("--label", "team=billing", "--label", "tier=gold", "--message-ttl", "1h"),
     )
     assert made["policy"] == {
         "filter": FILTER,
@@ -39,6 +39,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         "done_retention_s": 86_400,
         "failed_retention_s": 0,
         "max_depth": 1000,
+        "message_ttl_ms": 3_600_000,
         "throughput_limit": 50,
         "ordering": "partition",
         "partition_concurrency": 2,

@@ -104,6 +104,8 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.publish("t", b"id again", id="mine")
     yield await q.publish("t", b"key", key="k")
     yield await q.publish("t", b"key again", key="k")
+    yield await q.publish("u", b"0", max_attempts=3)
+    yield await q.publish_batch("u", [NewMessage(b"1", max_attempts=2)])
     yield await q.publish_batch("u", [NewMessage(b"1", ttl_ms=500), NewMessage(b"2", id="2")])
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
@@ -287,6 +289,8 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish("t", b"", delay_ms=-1),
         bad.publish("t", b"", delay_ms=1, deliver_at=1),
         bad.publish("t", b"", ttl_ms=0),
+        bad.publish("t", b"", max_attempts=0),
+        bad.create_queue("t", message_ttl_ms=0),
         bad.publish("t", b"", durability="hope"),
         bad.publish("t", b"", durability=7),
         bad.publish("t", b"x" * (1024 * 1024 + 1)),

@@ -14,6 +14,7 @@ from penstock.model.decisions import (
     Ending,
     dead_letter_policy,
     end_of_claim,
+    expiry_in_queue,
     extended_deadline,
     is_exhausted,
     is_expired,
@@ -41,6 +42,7 @@ DELAYING = (Transition.NACK, Transition.RELEASE)
 
 def _end(transition: Transition, **given: Any) -> Ending:
     fields = {"dead": False, "attempts": 1, "released": 0, "expires_at": None, "now": NOW}
+    fields["max_attempts"] = None
     return end_of_claim(transition, POLICY, **(fields | given))
 
 
@@ -114,7 +116,7 @@ def test_retention_has_a_time_for_every_state_that_it_removes(state: State) -> N
     ],
 )
 def test_released_grants_do_not_count(attempts: int, released: int, *, exhausted: bool) -> None:
-    assert is_exhausted(POLICY, attempts, released) is exhausted
+    assert is_exhausted(POLICY, None, attempts, released) is exhausted
     state = State.FAILED if exhausted else State.AVAILABLE
     for transition in (Transition.NACK, Transition.LAPSE):
         assert _end(transition, attempts=attempts, released=released).state is state
@@ -246,4 +248,32 @@ def test_the_policy_of_dead_letters() -> None:
 
 
 def test_the_error_of_a_lowered_limit() -> None:
-    assert lowered_limit_error(POLICY) == "max_attempts was lowered to 3"
+    assert lowered_limit_error(POLICY, None) == "max_attempts was lowered to 3"
+    assert lowered_limit_error(POLICY, 2) == "max_attempts was lowered to 2"
+
+
+@law("C2")
+@pytest.mark.parametrize("own, most", [(None, 3), (1, 1), (5, 5), (MAX_ATTEMPTS, MAX_ATTEMPTS)])
+def test_the_limit_of_a_message_overrides_that_of_the_queue(own: int | None, most: int) -> None:
+    assert is_exhausted(POLICY, own, most, 0)
+    assert not is_exhausted(POLICY, own, most - 1, 0)
+    assert not is_exhausted(POLICY, own, most - 1, 1)
+    assert _end(Transition.NACK, attempts=most, max_attempts=own).state is State.FAILED
+    assert _end(Transition.LAPSE, attempts=most - 1, max_attempts=own).state is State.AVAILABLE
+
+
+@law("C3")
+@pytest.mark.parametrize(
+    "ttl_ms, expires_at, expiry",
+    [
+        (None, None, None),
+        (None, 5, 5),
+        (100, None, NOW + 100),
+        (100, NOW + 99, NOW + 99),
+        (100, NOW + 101, NOW + 100),
+    ],
+)
+def test_a_queue_can_only_shorten_the_life_of_a_message(
+    ttl_ms: int | None, expires_at: int | None, expiry: int | None
+) -> None:
+    assert expiry_in_queue(QueuePolicy(message_ttl_ms=ttl_ms), expires_at, NOW) == expiry

@@ -34,6 +34,7 @@ BOUNDS: list[tuple[str, int, int]] = [
     ("done_retention_s", 0, 2**32 - 1),
     ("failed_retention_s", 0, 2**32 - 1),
     ("max_depth", 1, 2**53),
+    ("message_ttl_ms", 1, 3650 * DAY_S * 1000),
     ("throughput_limit", 1, 10**9),
     ("partition_concurrency", 1, 1000),
     ("bucket_size", 0, 4),

@@ -98,6 +98,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("done retention", _kept(policy.done_retention_s)),
         ("failed retention", _kept(policy.failed_retention_s)),
         ("max depth", "none" if policy.max_depth is None else policy.max_depth),
+        ("message ttl", "none" if policy.message_ttl_ms is None else age(policy.message_ttl_ms)),
         (
             "throughput limit",
             "none" if policy.throughput_limit is None else f"{policy.throughput_limit} per second",

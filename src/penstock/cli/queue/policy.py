@@ -10,7 +10,14 @@ from typing import Final
 
 import click
 
-from penstock.cli.amounts import COUNT_OR_NONE, DURATION, LABEL_OR_NONE, NO_LIMIT, SECONDS
+from penstock.cli.amounts import (
+    COUNT_OR_NONE,
+    DURATION,
+    DURATION_OR_NONE,
+    LABEL_OR_NONE,
+    NO_LIMIT,
+    SECONDS,
+)
 from penstock.cli.options import stacked
 from penstock.model.queue import Backoff, Ordering
 
@@ -43,6 +50,12 @@ policy_options: Final = stacked(
     ),
     click.option("--max-depth", type=COUNT_OR_NONE, help="Refuse to publish beyond this depth."),
     click.option(
+        "--message-ttl",
+        "message_ttl_ms",
+        type=DURATION_OR_NONE,
+        help="How long a delivery may wait before it expires, or `none`.",
+    ),
+    click.option(
         "--throughput-limit", type=COUNT_OR_NONE, help="Deliveries per second that claims return."
     ),
     click.option(
@@ -72,7 +85,7 @@ def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, objec
     labels = changes.get("labels")
     if isinstance(labels, tuple):
         changes["labels"] = dict(label for label in labels if label != NO_LIMIT)
-    for name in ("max_depth", "throughput_limit"):
+    for name in ("max_depth", "message_ttl_ms", "throughput_limit"):
         if changes.get(name) == NO_LIMIT:
             changes[name] = None
     base, most = changes.pop("backoff_base", None), changes.pop("backoff_max", None)

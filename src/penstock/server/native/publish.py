@@ -75,6 +75,7 @@ _OPTIONS: Final = frozenset(
         b"penstock-deliver-at",
         b"penstock-ttl-ms",
         b"penstock-expires-at",
+        b"penstock-max-attempts",
         b"penstock-durability",
         b"penstock-headers",
         b"penstock-auto-create",
@@ -209,6 +210,7 @@ async def _publish_one(
         ttl_ms=_number(headers, b"penstock-ttl-ms", None),
         expires_at=_number(headers, b"penstock-expires-at", None),
         auto_create=_flag(headers, b"penstock-auto-create", query.auto_create),
+        max_attempts=_number(headers, b"penstock-max-attempts", None),
         durability=durability,
     )
     return _reply(call, published, durability)

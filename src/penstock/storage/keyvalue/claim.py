@@ -131,7 +131,9 @@ def _take_in_order(
             expires_at = message.expires_at
             if expires_at is not None and expires and is_expired(expires_at, now):
                 expire_available(queue, entry, now)
-            elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
+            elif entry.attempts >= (message.max_attempts or max_attempts) and is_exhausted(
+                queue, entry
+            ):
                 exhaust(queue, entry, now)
             else:
                 remaining -= message.size

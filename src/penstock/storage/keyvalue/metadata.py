@@ -10,9 +10,13 @@ from __future__ import annotations
 import struct
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
+from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId, Offset
+from penstock.model.queue import QueuePolicy
 
 __all__ = [
     "HEAD_FORMAT",
@@ -21,6 +25,7 @@ __all__ = [
     "decode_metadata",
     "decode_tail",
     "encode_metadata",
+    "entering",
     "expires_at_of",
 ]
 
@@ -40,6 +45,8 @@ _NEVER: Final = -1
 _HAS_PARTITION_KEY: Final = 1
 _HAS_KEY: Final = 2
 _HAS_CONTENT_TYPE: Final = 4
+#: The limit is a u16 behind the headers, where earlier versions ignore it.
+_HAS_MAX_ATTEMPTS: Final = 8
 _TEXT: Final = 1
 _INTEGER: Final = 2
 _REAL: Final = 3
@@ -59,8 +66,10 @@ _MAX_PLAIN_TAILS: Final = 4_096
 def encode_metadata(message: Message) -> bytes:
     """Encode everything except the id."""
     flags = 0
-    if message.headers or not (
-        message.partition_key is message.key is message.content_type is None
+    if (
+        message.headers
+        or not (message.partition_key is message.key is message.content_type is None)
+        or message.max_attempts is not None
     ):
         flags, tail = _encode_tail(message)
     else:
@@ -83,6 +92,20 @@ def encode_metadata(message: Message) -> bytes:
     )
     # Seeded with the id, which is stored next to it, so that damage to either is detected.
     return body + _SUM.pack(checksum(body, message.id))
+
+
+def entering(
+    policy: QueuePolicy, message: Message, metadata: bytes, now: int
+) -> tuple[Message, bytes]:
+    """The message and its metadata as a delivery that enters the queue now has them.
+
+    With a ``message_ttl_ms``, the delivery may expire earlier than its message.
+    """
+    expires_at = expiry_in_queue(policy, message.expires_at, now)
+    if expires_at == message.expires_at:
+        return message, metadata
+    message = replace(message, expires_at=expires_at)
+    return message, encode_metadata(message)
 
 
 def _plain_tail(topic: str) -> bytes:
@@ -111,6 +134,9 @@ def _encode_tail(message: Message) -> tuple[int, bytes]:
         _encode_headers(message.headers, parts)
     else:
         parts.append(_NO_HEADERS)
+    if message.max_attempts is not None:
+        flags |= _HAS_MAX_ATTEMPTS
+        parts.append(_U16.pack(message.max_attempts))
     return flags, b"".join(parts)
 
 
@@ -139,6 +165,8 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
         key,
         content_type,
         headers,
+        # The last two bytes before the checksum.
+        _U16.unpack_from(encoded, len(encoded) - 6)[0] if flags & _HAS_MAX_ATTEMPTS else None,
     )
 
 

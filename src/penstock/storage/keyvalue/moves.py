@@ -21,6 +21,7 @@ from penstock.model.states import LIVE, State, Transition
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
+from penstock.storage.keyvalue.metadata import entering
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import receipt_of
@@ -55,6 +56,7 @@ _EXPIRED: Final = Ending(State.EXPIRED, None, None)
 
 def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
     """Route a message into the queue, as available or as delayed until it is due."""
+    message, metadata = entering(queue.policy, message, metadata, now)
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
     entry = Entry.waiting(message.id, claim_id, 0, metadata, message)
     _wait(queue, entry, message.deliver_at if message.deliver_at > now else None)
@@ -67,7 +69,7 @@ def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
 
 def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
     """``assign`` for a batch of a publish; adds available messages without expiry together."""
-    if queue.partitions is not None:
+    if queue.partitions is not None or queue.policy.message_ttl_ms is not None:
         for message, metadata in batch:
             assign(queue, message, metadata, now)
         return
@@ -230,6 +232,7 @@ def ending_of(
         transition,
         queue.policy,
         dead=queue.is_dead_letter,
+        max_attempts=entry.message.max_attempts,
         attempts=entry.attempts,
         released=trail.released,
         expires_at=entry.message.expires_at,
@@ -241,10 +244,12 @@ def ending_of(
 
 def is_exhausted(queue: Queue, entry: Entry) -> bool:
     """Whether no attempts are left; reads the trail only if there may be none."""
-    if queue.is_dead_letter or entry.attempts < queue.policy.max_attempts:
+    own = entry.message.max_attempts
+    most = queue.policy.max_attempts if own is None else own
+    if queue.is_dead_letter or entry.attempts < most:
         return False
     released = queue.trail(entry.message_id).released
-    return decisions.is_exhausted(queue.policy, entry.attempts, released)
+    return decisions.is_exhausted(queue.policy, own, entry.attempts, released)
 
 
 def exhaust(queue: Queue, entry: Entry, now: int) -> None:
@@ -252,7 +257,9 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     trail = queue.trail(entry.message_id)
     _dead(queue).shelf.load(entry.claim_id)
     queue.take_available(entry.claim_id)
-    ending = Ending(State.FAILED, lowered_limit_error(queue.policy), None)
+    ending = Ending(
+        State.FAILED, lowered_limit_error(queue.policy, entry.message.max_attempts), None
+    )
     _end(queue, entry, now, Transition.EXHAUST, ending, trail)
 
 

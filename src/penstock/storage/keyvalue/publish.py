@@ -33,7 +33,7 @@ from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
 from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
 from penstock.storage.keyvalue.long_changes import message_steps
-from penstock.storage.keyvalue.metadata import encode_metadata
+from penstock.storage.keyvalue.metadata import encode_metadata, entering
 from penstock.storage.keyvalue.moves import assign_many, drop_available, drop_delayed
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
@@ -231,6 +231,7 @@ class Plan:
                 self._copied_headers()
                 if copied
                 else (dict(new.headers) if new.headers else NO_HEADERS),
+                new.max_attempts,
             )
             offset += 1
             replaced, count = False, 0
@@ -475,7 +476,7 @@ class Plan:
             else:
                 drop_delayed(queue, *delayed)
         for position, queue in enumerate(change.kept, 1):
-            queue.replace_waiting(message, metadata)
+            queue.replace_waiting(*entering(queue.policy, message, metadata, self._now))
             if not position % self._step:
                 yield
 

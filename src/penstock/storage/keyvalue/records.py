@@ -170,6 +170,7 @@ _NUMBERS = (
     "partition_concurrency",
     "paused",
     "max_depth",
+    "message_ttl_ms",
     "throughput_limit",
 )
 
@@ -244,6 +245,7 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         partition_concurrency=fields.pop("partition_concurrency", 1),
         paused=bool(fields.pop("paused", 0)),
         max_depth=fields.pop("max_depth", None),
+        message_ttl_ms=fields.pop("message_ttl_ms", None),
         throughput_limit=fields.pop("throughput_limit", None),
         backoff=Backoff(
             fields.pop("backoff_base_ms", defaults.backoff.base_ms),

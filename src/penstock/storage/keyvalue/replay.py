@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from penstock.errors import Conflict
 from penstock.filters import Filter, Selection
 from penstock.model.decisions import is_expired, replay_due_at
@@ -18,7 +20,7 @@ from penstock.model.states import LIVE, State
 from penstock.storage.keyvalue.browse import in_publish_order, in_slice, snapshots, snapshots_of
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.log import Log
-from penstock.storage.keyvalue.metadata import encode_metadata
+from penstock.storage.keyvalue.metadata import encode_metadata, entering
 from penstock.storage.keyvalue.moves import (
     drop_available,
     drop_delayed,
@@ -85,8 +87,12 @@ class Replay:
         looked, more = in_slice(self._candidates(self._position), self._slice_size)
         for position, snapshot in looked:
             self._position = position
-            if snapshot is None or not self._selects(snapshot, now):
+            if snapshot is None:
                 continue
+            snapshot = self._as_logged(snapshot)  # noqa: PLW2901
+            if not self._selects(snapshot, now):
+                continue
+            snapshot = self._as_delivered(snapshot, now)  # noqa: PLW2901
             deliver_at = snapshot.message.deliver_at
             due_at = max(now, replay_due_at(deliver_at, self._began, self._count, self._rate))
             if len(self._sample) < _SAMPLE:
@@ -137,6 +143,21 @@ class Replay:
             self._skipped += 1
             return False
         return True
+
+    def _as_logged(self, snapshot: Snapshot) -> Snapshot:
+        """The delivery with the expiry of its message: its own may be that of the queue's ttl."""
+        message = snapshot.message
+        if message.expires_at is None:
+            return snapshot
+        logged = self._log.find(self.queue.tenant, message.id)
+        return snapshot if logged is None else replace(snapshot, message=logged[0])
+
+    def _as_delivered(self, snapshot: Snapshot, now: int) -> Snapshot:
+        """The delivery with its expiry after the replay: it enters the queue again."""
+        if self.queue.is_dead_letter:
+            return snapshot
+        message, _ = entering(self.queue.policy, snapshot.message, b"", now)
+        return snapshot if message is snapshot.message else replace(snapshot, message=message)
 
     def _is_marked(self, message: Message) -> bool:
         if self._replay_id is None:

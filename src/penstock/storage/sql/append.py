@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from penstock.model.checksum import checksums
+from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published, PublishReply
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
@@ -259,6 +260,7 @@ class Appending:
                     entry_metadata.expires_at,
                     entry_metadata.deliver_at,
                     entry_metadata.key is None,
+                    entry_metadata.max_attempts,
                 )
                 known = alike.get(key)
                 if known is None:
@@ -281,7 +283,8 @@ class Appending:
         for queue in targets:
             record = DeliveryRecord(
                 joined_at=self._work.now,
-                expires_at=entry_metadata.expires_at,
+                expires_at=expiry_in_queue(queue.policy, entry_metadata.expires_at, self._work.now),
+                max_attempts=entry_metadata.max_attempts,
                 due_at=entry_metadata.deliver_at,
                 keyed=entry_metadata.key is not None,
                 partition=(entry_metadata.partition_key or "") if queue.ordered else None,
@@ -334,6 +337,7 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
         or tenant.bounded_for(topic)
         or not tenant.all_take_publishes
         or tenant.topic(topic).default_ttl_ms is not None
+        or (tenant.has_message_ttls and any(q.policy.message_ttl_ms is not None for q in targets))
     ):
         return None
     priority, partition_key = messages[0].priority, messages[0].partition_key
@@ -343,6 +347,7 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
             or new.key is not None
             or new.deliver_at is not None
             or new.expires_at is not None
+            or new.max_attempts is not None
             or new.priority != priority
             or new.partition_key != partition_key
         ):

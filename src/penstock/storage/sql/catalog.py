@@ -104,6 +104,7 @@ class Tenant:
             self.unindexed += not filter_.indexed
             self.index.add(queue.name, filter_, queue)
         self.all_take_publishes = all(queue.takes_publishes for queue in queues)
+        self.has_message_ttls = any(q.policy.message_ttl_ms is not None for q in queues)
         #: Queues with a max_depth, each with a test of the topics it may take.
         self._bounded = [
             (queue, topic_test(parse(queue.policy.filter)))

@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.limits import MAX_EVENT_ERROR_CHARS, MAX_HISTORY_EVENTS
-from penstock.model.message import MessageId
+from penstock.model.message import Message, MessageId
 from penstock.model.states import State, Transition
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Phase",
     "PrimaryKey",
     "Row",
+    "delivered",
     "in_order",
     "is_dead",
     "message_id",
@@ -246,6 +248,8 @@ class DeliveryRecord(Struct, frozen=True, array_like=True):
     row_key: int = 0
     """The row key of a group in flight: the number of its claim, or a new one if only some of the
     claim's deliveries were extended."""
+    max_attempts: int | None = None
+    """The message's own limit, which overrides the queue's."""
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
         """The history with one more mark, cut to its maximum length."""
@@ -254,6 +258,13 @@ class DeliveryRecord(Struct, frozen=True, array_like=True):
     def pack(self) -> bytes:
         """The record in its stored form."""
         return seal(_encode_record(self))
+
+
+def delivered(message: Message, record: DeliveryRecord) -> Message:
+    """The message as its delivery has it: it may expire earlier in this queue."""
+    if message.expires_at == record.expires_at:
+        return message
+    return replace(message, expires_at=record.expires_at)
 
 
 _encode_record = msgspec.msgpack.Encoder().encode

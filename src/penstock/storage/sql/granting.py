@@ -21,6 +21,7 @@ from penstock.storage.sql.deliveries import (
     INDEX_BITS,
     DeliveryGroup,
     DeliveryRecord,
+    delivered,
     message_id,
     segment_of,
 )
@@ -150,12 +151,12 @@ def _deliveries(
         assert record.deadline is not None
         prefix = receipts.prefix(queue, granted.rank, record.lease)
         attempts, claimed_at, deadline = record.attempts, record.claimed_at, record.deadline
-        base = granted.segment << INDEX_BITS
+        base, expires_at = granted.segment << INDEX_BITS, record.expires_at
         deliveries += [
             Delivery(
                 name,
                 Receipt(f"{prefix}{base | index:x}"),
-                message,
+                message if message.expires_at == expires_at else delivered(message, record),
                 payload,
                 attempts,
                 claimed_at,

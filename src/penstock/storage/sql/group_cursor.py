@@ -30,6 +30,7 @@ from penstock.storage.sql.deliveries import (
     DeliveryGroup,
     DeliveryRecord,
     Phase,
+    delivered,
     is_dead,
     message_id,
     segment_of,
@@ -286,7 +287,7 @@ def snapshot(
     state = State.FAILED if failed else state_of(phase)
     return Snapshot(
         queue=queue.shown_as(dead=is_dead(phase) and not failed),
-        message=message,
+        message=delivered(message, record),
         state=state,
         attempts=record.attempts,
         released=record.released if phase in LIVE or state is State.IN_FLIGHT else 0,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.filters import parse
 from penstock.model.checksum import checksum
+from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import NO_HEADERS, Message, NewMessage, Outgoing
 from penstock.storage.sql.append import Entry, OpenKey
 from penstock.storage.sql.catalog import Queue
@@ -173,20 +174,29 @@ class Keys:
         """Move the deliveries of a replaced message to the queues that take it now."""
         work, opened = self.work, entry.replaces
         assert opened is not None
-        keep = {queue.number for queue in entry.targets}
+        keep = {queue.number: queue for queue in entry.targets}
+        metadata = entry.metadata
         for number, (group, index) in list(opened.held.items()):
             if number not in keep:
                 work.drop(group, [index])
                 del opened.held[number]
                 continue
             record = replace(
-                group.record, entry=int(entry.offset), expires_at=entry.metadata.expires_at
+                group.record,
+                entry=int(entry.offset),
+                expires_at=expiry_in_queue(keep[number].policy, metadata.expires_at, work.now),
+                max_attempts=metadata.max_attempts,
             )
             work.move(group, [index], group.phase, record)
         for queue in entry.targets:
             if queue.number not in opened.held:
-                expires_at, offset = entry.metadata.expires_at, int(entry.offset)
-                work.add_message(queue, opened.message, expires_at, offset)
+                work.add_message(
+                    queue,
+                    opened.message,
+                    metadata.expires_at,
+                    metadata.max_attempts,
+                    int(entry.offset),
+                )
 
 
 class _Layer:
@@ -222,6 +232,7 @@ class _Layer:
             headers=NO_HEADERS if headers is None else headers,
             content_type=new.content_type,
             expires_at=expires_at,
+            max_attempts=new.max_attempts,
             size=len(new.payload),
             checksum=total,
         )
@@ -238,6 +249,7 @@ class _Layer:
             headers,
             int(old.id),
             old.published_at,
+            new.max_attempts,
         )
         targets: list[Queue] = []
         behind = False

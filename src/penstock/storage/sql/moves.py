@@ -52,7 +52,9 @@ def is_expired(record: DeliveryRecord, now: int) -> bool:
 
 def is_exhausted(queue: Queue, record: DeliveryRecord) -> bool:
     """Whether no attempts are left; released grants do not count."""
-    return decisions.is_exhausted(queue.policy, record.attempts, record.released)
+    return decisions.is_exhausted(
+        queue.policy, record.max_attempts, record.attempts, record.released
+    )
 
 
 def grant(
@@ -106,7 +108,8 @@ def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: byt
 
 def exhaust(work: Work, queue: Queue, group: DeliveryGroup, members: Sequence[int]) -> None:
     """Fail waiting deliveries: ``max_attempts`` was lowered, and no attempts are left."""
-    ending = Ending(State.FAILED, lowered_limit_error(queue.policy), None)
+    error = lowered_limit_error(queue.policy, group.record.max_attempts)
+    ending = Ending(State.FAILED, error, None)
     _end(work, group, members, Transition.EXHAUST, ending, group.record)
 
 
@@ -150,6 +153,7 @@ def give_back(
         transition,
         queue.policy,
         dead=dead,
+        max_attempts=record.max_attempts,
         attempts=record.attempts,
         released=record.released,
         expires_at=record.expires_at,

@@ -356,6 +356,7 @@ class Publishing:
             new.key,
             new.content_type,
             NO_HEADERS if headers is None else headers,
+            new.max_attempts,
         )
         entry_metadata = EntryMetadata(
             topic,
@@ -368,6 +369,7 @@ class Publishing:
             new.key,
             new.content_type,
             headers,
+            max_attempts=new.max_attempts,
         )
         targets = self._tenant.index.match(message)
         created = self._created.get(topic)

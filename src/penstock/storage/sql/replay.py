@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Conflict, UnknownQueue
 from penstock.filters import Selection, parse
-from penstock.model.decisions import is_expired, replay_due_at
+from penstock.model.decisions import expiry_in_queue, is_expired, replay_due_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
@@ -335,7 +335,10 @@ class _Replay:
         )
         record = DeliveryRecord(
             joined_at=now if before is None else before.joined_at,
-            expires_at=message.expires_at,
+            expires_at=message.expires_at
+            if self._dead
+            else expiry_in_queue(self._queue.policy, message.expires_at, now),
+            max_attempts=message.max_attempts,
             due_at=due_at if delayed else None,
             lease=0 if before is None else before.lease,
             at=now if self._dead else None,

@@ -166,7 +166,7 @@ async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Messag
         there.add(message.id)
         assigned += 1
         entry = int(message.offset) if message.is_replacement else None
-        work.add_message(queue, message, message.expires_at, entry)
+        work.add_message(queue, message, message.expires_at, message.max_attempts, entry)
     return assigned
 
 

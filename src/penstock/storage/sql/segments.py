@@ -51,6 +51,7 @@ class EntryMetadata(Struct, frozen=True, array_like=True, gc=False):
     """The message that this entry replaces; None for a new message."""
     published_at: int | None = None
     """When that message was published."""
+    max_attempts: int | None = None
 
     @property
     def header_bytes(self) -> int:
@@ -147,6 +148,7 @@ class Segment:
             entry_metadata.key,
             entry_metadata.content_type,
             NO_HEADERS if entry_metadata.headers is None else entry_metadata.headers,
+            entry_metadata.max_attempts,
         )
 
     def payload(self, index: int) -> bytes:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import Message
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
@@ -169,13 +170,19 @@ class Work:
         self._added.setdefault((queue, phase, rank, segment, record), []).extend(members)
 
     def add_message(
-        self, queue: Queue, message: Message, expires_at: int | None, entry: int | None
+        self,
+        queue: Queue,
+        message: Message,
+        expires_at: int | None,
+        max_attempts: int | None,
+        entry: int | None,
     ) -> None:
         """Add a delivery of a message that is in the log already; ``entry`` replaces its first."""
         delayed = message.deliver_at > self.now
         record = DeliveryRecord(
             joined_at=self.now,
-            expires_at=expires_at,
+            expires_at=expiry_in_queue(queue.policy, expires_at, self.now),
+            max_attempts=max_attempts,
             due_at=message.deliver_at if delayed else None,
             entry=entry,
             keyed=message.key is not None,

@@ -30,7 +30,9 @@ pytest.register_assert_rewrite(
             "log",
             "lowered_limit",
             "matched_queues",
+            "message_ttl",
             "next_due",
+            "own_limit",
             "ownership",
             "partitions",
             "peek",
@@ -82,7 +84,9 @@ from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
 from penstock.testing.conformance.lowered_limit import TestLoweredLimit
 from penstock.testing.conformance.matched_queues import TestAutoCreateOfAMessage, TestMatchedQueues
+from penstock.testing.conformance.message_ttl import TestMessageTtl
 from penstock.testing.conformance.next_due import TestNextDue, TestNextDueOfPartitions
+from penstock.testing.conformance.own_limit import TestOwnLimit
 from penstock.testing.conformance.ownership import TestOwnership
 from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
 from penstock.testing.conformance.peek import TestPeek
@@ -153,9 +157,11 @@ __all__ = [
     "TestManyRouters",
     "TestMatchedQueues",
     "TestMessage",
+    "TestMessageTtl",
     "TestNack",
     "TestNextDue",
     "TestNextDueOfPartitions",
+    "TestOwnLimit",
     "TestOwnership",
     "TestPartitionOrder",
     "TestPartitionStats",

@@ -79,6 +79,7 @@ def msg(
     deliver_at: int | None = None,
     expires_at: int | None = None,
     auto_create: bool = True,
+    max_attempts: int | None = None,
     **headers: HeaderValue,
 ) -> NewMessage:
     """A message; arguments that are not fields become headers."""
@@ -93,6 +94,7 @@ def msg(
         deliver_at=deliver_at,
         expires_at=expires_at,
         auto_create=auto_create,
+        max_attempts=max_attempts,
     )
 
 
@@ -130,6 +132,7 @@ class Store:
         tenant: str = TENANT,
         max_attempts: int = 5,
         max_depth: int | None = None,
+        message_ttl_ms: int | None = None,
         done_retention_s: int = 3600,
         failed_retention_s: int = 14 * 24 * 3600,
         ordering: Ordering = Ordering.NONE,
@@ -147,6 +150,7 @@ class Store:
             filter=filter,
             max_attempts=max_attempts,
             max_depth=max_depth,
+            message_ttl_ms=message_ttl_ms,
             done_retention_s=done_retention_s,
             failed_retention_s=failed_retention_s,
             ordering=ordering,

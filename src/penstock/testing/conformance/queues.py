@@ -36,6 +36,7 @@ class TestQueues(Conformance):
             done_retention_s=11,
             failed_retention_s=12,
             max_depth=1000,
+            message_ttl_ms=60_000,
             throughput_limit=50,
             ordering=Ordering.PARTITION,
             partition_concurrency=3,

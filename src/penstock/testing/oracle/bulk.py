@@ -91,6 +91,7 @@ def _replayed(queue: Queue, message_id: MessageId, due_at: int, now: int, *, dea
         state=State.DELAYED if due_at > now else State.AVAILABLE,
         dead=dead,
         due_at=due_at if due_at > now else None,
+        ttl_ends=None if dead else transitions.ttl_ends(queue, now),
         at=now if dead else None,
         error=before.error if dead and before is not None else None,
         events=() if before is None else before.events,

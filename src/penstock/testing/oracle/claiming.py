@@ -56,8 +56,9 @@ def claim(
         if not candidates:
             break
         first = min(candidates, key=lambda d: store.place(queue, d))
-        if not dead and transitions.is_exhausted(queue, first):
-            error = f"max_attempts was lowered to {queue.policy.max_attempts}"
+        if not dead and transitions.is_exhausted(store, queue, first):
+            own = store.message(queue, first).max_attempts
+            error = f"max_attempts was lowered to {own or queue.policy.max_attempts}"
             transitions.fail(store, queue, first, Transition.EXHAUST, now, error)
             continue
         remaining -= store.newest(queue.tenant, first.message_id).message.size
@@ -118,7 +119,7 @@ def _grant(
     return Delivery(
         queue=queue.shown_as(dead=held.dead),
         receipt=held.receipt,
-        message=newest.message,
+        message=store.message(queue, held),
         payload=newest.payload,
         attempts=held.attempts,
         claimed_at=now,

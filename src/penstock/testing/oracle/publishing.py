@@ -197,6 +197,7 @@ class _Batch:
             key=new.key,
             content_type=new.content_type,
             headers=dict(new.headers),
+            max_attempts=new.max_attempts,
         )
         message = self._append(message, new.payload)
         self._route_new(message, auto_create=new.auto_create)
@@ -205,7 +206,11 @@ class _Batch:
 
     def _replace(self, old: Message, new: NewMessage, expires_at: int | None) -> Published:
         changed = replace(
-            old, headers=dict(new.headers), content_type=new.content_type, expires_at=expires_at
+            old,
+            headers=dict(new.headers),
+            content_type=new.content_type,
+            expires_at=expires_at,
+            max_attempts=new.max_attempts,
         )
         message = self._append(changed, new.payload)
         for queue in self.store.queues_of(self.tenant):
@@ -216,6 +221,8 @@ class _Batch:
                     self._add(queue, message)
             elif not _takes(queue, message):
                 transitions.remove(self.store, queue, held)
+            else:
+                held.ttl_ends = transitions.ttl_ends(queue, self.now)
         if new.auto_create and self._is_for_a_new_queue(message):
             self._add(self._create_queue(message.topic), message)
         self._remember_key(message)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.errors import UnknownMessage, UnknownQueue
 from penstock.model.delivery import Event, Receipt, SettleReply
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
@@ -41,6 +43,8 @@ class Held:
     released: int = 0
     """Grants since the last replay that were released and do not count."""
     due_at: int | None = None
+    ttl_ends: int | None = None
+    """When the queue's ``message_ttl_ms`` ends, counted from when it entered the queue."""
     at: int | None = None
     """When it became done, failed or expired."""
     receipt: Receipt | None = None
@@ -211,8 +215,10 @@ class Store:
             raise UnknownMessage(f"There is no message {message_id}.", field="id") from None
 
     def message(self, queue: Queue, held: Held) -> Message:
-        """The message of a delivery."""
-        return self.messages[(queue.tenant, held.message_id)].message
+        """The message of a delivery, which may expire earlier in this queue."""
+        message = self.messages[(queue.tenant, held.message_id)].message
+        ends = [at for at in (message.expires_at, held.ttl_ends) if at is not None]
+        return replace(message, expires_at=min(ends, default=None))
 
     def place(self, queue: Queue, held: Held) -> tuple[int, int]:
         """The position of the delivery in claim order (C4)."""

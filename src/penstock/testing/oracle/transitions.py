@@ -25,6 +25,7 @@ __all__ = [
     "let_time_act",
     "note",
     "remove",
+    "ttl_ends",
 ]
 
 #: The error of a delivery that failed because its last claim lapsed.
@@ -36,9 +37,16 @@ def is_expired(message: Message, now: int) -> bool:
     return message.expires_at is not None and message.expires_at <= now
 
 
-def is_exhausted(queue: Queue, held: Held) -> bool:
+def is_exhausted(store: Store, queue: Queue, held: Held) -> bool:
     """Whether no attempts are left; released grants do not count."""
-    return held.attempts - held.released >= queue.policy.max_attempts
+    own = store.message(queue, held).max_attempts
+    return held.attempts - held.released >= (own or queue.policy.max_attempts)
+
+
+def ttl_ends(queue: Queue, now: int) -> int | None:
+    """When a delivery that enters the queue now expires by the queue's ttl."""
+    ttl_ms = queue.policy.message_ttl_ms
+    return None if ttl_ms is None else now + ttl_ms
 
 
 def note(
@@ -87,6 +95,7 @@ def add(queue: Queue, message: Message, now: int) -> None:
         message_id=message.id,
         state=State.DELAYED if delayed else State.AVAILABLE,
         due_at=message.deliver_at if delayed else None,
+        ttl_ends=ttl_ends(queue, now),
     )
 
 
@@ -150,7 +159,7 @@ def give_back(
     if held.dead:
         _return(queue, held, transition, now, delay_ms, error)
         return
-    exhausted = transition is not Transition.RELEASE and is_exhausted(queue, held)
+    exhausted = transition is not Transition.RELEASE and is_exhausted(store, queue, held)
     if exhausted or held.attempts >= MAX_ATTEMPTS:
         last_error = LEASE_EXPIRED if transition is Transition.LAPSE else error
         fail(store, queue, held, transition, now, last_error)

@@ -123,6 +123,7 @@ class Client:
                 priority=message.priority,
                 delay_ms=message.delay_ms,
                 ttl_ms=message.ttl_ms,
+                max_attempts=message.max_attempts,
                 durability=durability,
             )
             return (reply,)

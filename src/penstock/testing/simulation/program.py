@@ -184,6 +184,7 @@ def _draft(random: _Dice, topic: str) -> Draft:
         "priority": random.choice((None, None, None, 0, 9)),
         "delay_ms": random.choice((None, None, None, 500, 5_000)),
         "ttl_ms": None if topic in _KEYLESS else random.choice((None, None, None, 1_000, 40_000)),
+        "max_attempts": None if topic in _KEYLESS else random.choice((None, None, None, 1, 3)),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -244,6 +245,7 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "filter": random.choice((None, None, "amount >= 5", "topic = 'bills'")),
         "max_attempts": random.choice((1, 2, 3)),
         "max_depth": random.choice((None, None, 5)),
+        "message_ttl_ms": random.choice((None, None, 1_000, 30_000)),
         "done_retention_s": random.choice((0, 10, 3600)),
         "throughput_limit": random.choice((None, None, None, 2)),
         "bucket_size": random.choice((0, 1, 1)),

@@ -18,7 +18,7 @@ from penstock.wire.arrow.sizes import declared_bytes
 __all__ = ["declared_size", "open_messages", "read_messages"]
 
 _TEXT: Final = ("id", "key", "partition_key", "content_type")
-_NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms")
+_NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms", "max_attempts")
 _COLUMNS: Final = frozenset({"payload", "headers", *_TEXT, *_NUMBERS})
 _HEADERS: Final = METADATA_SCHEMA.field("headers").type
 _json_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue])
@@ -80,6 +80,7 @@ def _messages(table: pa.Table) -> list[NewMessage]:
             columns.get("expires_at", nothing)[row],
             columns.get("delay_ms", nothing)[row],
             columns.get("ttl_ms", nothing)[row],
+            max_attempts=columns.get("max_attempts", nothing)[row],
         )
         for row, payload in enumerate(columns["payload"])
     ]

@@ -35,6 +35,7 @@ MESSAGES = st.builds(
     key=st.none() | TEXT,
     content_type=st.none() | TEXT,
     headers=st.dictionaries(TEXT, HEADER_VALUES, max_size=6),
+    max_attempts=st.none() | st.integers(1, 65_535),
 )
 
 PLAIN = Message(
@@ -70,6 +71,14 @@ PLAIN_HEX = (
     "0000"  # headers
     "2f8e7784"  # the CRC-32 of all that, begun with the message id
 )
+LIMITED = replace(PLAIN, max_attempts=258)
+LIMITED_HEX = (
+    "01 0700000000000000 e803000000000000 e803000000000000 ffffffffffffffff 04 02000000 9a6eead7 08"
+    "0100 74"  # topic
+    "0000"  # headers
+    "0201"  # max_attempts
+    "75e0d1e5"
+)
 FULL_HEX = (
     "01 0900000000000000 e803000000000000 d007000000000000 b80b000000000000 09 02000000 9a6eead7 07"
     "0100 74"  # topic
@@ -84,7 +93,9 @@ FULL_HEX = (
 )
 
 
-@pytest.mark.parametrize("message, encoded", [(PLAIN, PLAIN_HEX), (FULL, FULL_HEX)])
+@pytest.mark.parametrize(
+    "message, encoded", [(PLAIN, PLAIN_HEX), (LIMITED, LIMITED_HEX), (FULL, FULL_HEX)]
+)
 def test_golden_metadata(message: Message, encoded: str) -> None:
     raw = bytes.fromhex(encoded)
     assert raw[-4:] == checksum(raw[:-4], 7).to_bytes(4, "little")

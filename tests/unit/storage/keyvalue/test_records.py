@@ -192,6 +192,7 @@ POLICIES = st.builds(
     done_retention_s=st.integers(0, 2**32 - 1),
     failed_retention_s=st.integers(0, 2**32 - 1),
     max_depth=st.none() | st.integers(1, 2**53),
+    message_ttl_ms=st.none() | st.integers(1, 2**40),
     throughput_limit=st.none() | st.integers(1, 10**9),
     ordering=st.sampled_from(Ordering),
     partition_concurrency=st.integers(1, 1000),
