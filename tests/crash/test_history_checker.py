@@ -126,6 +126,14 @@ def test_a_history_that_keeps_the_laws() -> None:
     )
 
 
+def test_a_grant_that_is_seen_late() -> None:
+    """The client of the first grant saw its reply after the client of the second."""
+    (begun, *seen), second = granted(), granted(receipt="2", attempts=2, at=160)
+    end = settled("ack", "done", receipt="2", at=170)
+    assert not laws(ONE, begun, second, seen, end)
+    assert "C1" in laws(ONE, second, begun, seen)  # Its claim began after the second grant.
+
+
 @law("P1")
 def test_an_acknowledged_message_is_gone() -> None:
     assert laws(*ONE, publish(2, "b"), published(2, 2), scan((1, "a", "done"))) == ["P1"]

@@ -69,7 +69,8 @@ class Claiming(Scope):
             deliveries = await self._claim(queue, consumer, allowed, lease_ms)
             given = len(deliveries)
         finally:
-            throttle.give_back(allowed - given)
+            if not throttle.is_unlimited:
+                throttle.charge(allowed, given, self._clock.now())
         return deliveries
 
     async def join(self, queue: str, consumer: str) -> Ownership:
@@ -120,7 +121,8 @@ class Claiming(Scope):
             self._waiting.finish(self._hand_back(claiming, queue))
             raise
         finally:
-            throttle.give_back(allowed - given)
+            if not throttle.is_unlimited:
+                throttle.charge(allowed, given, self._clock.now())
         return deliveries
 
     async def _claim(
@@ -180,12 +182,14 @@ class Throttle:
     It also caches whether the queue is ordered, which comes from the same policy.
     """
 
-    __slots__ = ("_bucket", "ordered", "remembered_at")
+    __slots__ = ("_bucket", "_reserved", "ordered", "remembered_at")
 
     def __init__(self, rate: int | None, now: int) -> None:
         self.ordered = False
         self.remembered_at = now
         self._bucket = None if rate is None else Bucket.full(rate, now)
+        #: Tokens of claims that are under way.
+        self._reserved = 0
 
     def doubt(self) -> None:
         """Reload the rate before the next claim: it may have changed."""
@@ -198,7 +202,7 @@ class Throttle:
     def remember(self, rate: int | None, now: int) -> None:
         """Set a rate that was just read; an unchanged rate keeps its tokens."""
         if rate is None:
-            self._bucket = None
+            self._bucket, self._reserved = None, 0
         elif self._bucket is None or self._bucket.rate != rate:
             self._bucket = Bucket.full(rate, now)
         self.remembered_at = now
@@ -209,22 +213,28 @@ class Throttle:
         return self._bucket is None
 
     def take(self, limit: int, now: int) -> int:
-        """Take tokens for up to ``limit`` deliveries; returns how many were taken."""
+        """Reserve tokens for up to ``limit`` deliveries; returns how many. ``charge`` must follow.
+
+        They stay in the bucket until the deliveries are granted. If they left it now, the bucket
+        could refill during the claim, and allow more than the limit just after the grant.
+        """
         if self._bucket is None:
             return limit
-        bucket = self._bucket.refilled(now)
-        taken = min(limit, bucket.tokens)
-        self._bucket = bucket.charged(taken)
+        self._bucket = self._bucket.refilled(now)
+        taken = max(0, min(limit, self._bucket.tokens - self._reserved))
+        self._reserved += taken
         return taken
 
-    def give_back(self, count: int) -> None:
-        """Return ``count`` tokens that were taken and not used: only deliveries are charged."""
-        if self._bucket is not None:
-            self._bucket = self._bucket.charged(-count)
+    def charge(self, taken: int, given: int, now: int) -> None:
+        """End a claim that reserved ``taken`` tokens and was granted ``given`` deliveries."""
+        if self._bucket is None:
+            return
+        self._reserved = max(0, self._reserved - taken)
+        self._bucket = self._bucket.refilled(now).charged(given)
 
     def next_at(self, now: int) -> int | None:
         """When the next token arrives; None if there is one now, or no limit."""
         if self._bucket is None:
             return None
-        bucket = self._bucket.refilled(now)
-        return None if bucket.tokens else max(now, bucket.next_at())
+        bucket = self._bucket.refilled(now).charged(self._reserved)
+        return None if bucket.tokens > 0 else max(now, bucket.next_at())

@@ -13,9 +13,11 @@
 - S2  nothing is granted after it was acknowledged as done, failed or expired,
 - S3  a scan finds a delivery in exactly one state, and in the one it was settled to.
 
-The order of a history is the order in which clients observed events. The checker allows what
-it cannot know (the grants of a lost claim, a lost settlement), and no more than that. It
-assumes that queues match every message and that replay is not used.
+The order of a history is the order in which clients observed events. A client may see its grant
+late, after another client saw the next grant of the delivery: if the two claims overlapped, the
+checker sorts them by grant number. It allows what it cannot know (the grants of a lost claim, a
+lost settlement), and no more than that. It assumes that queues match every message and that replay
+is not used.
 
 In a queue that is ordered by partition, a claim may end early and uncounted when its
 partition changes owners (O1). There, C1 is checked by what the receipts can do (S1).
@@ -24,7 +26,7 @@ partition changes owners (O1). There, C1 is checked by what the receipts can do 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -75,9 +77,51 @@ def check(
     ``skew_ms``.
     """
     checker = _Checker(max_attempts, grant_number, ordered, skew_ms)
-    for event in events:
+    seen = _in_order(events)
+    for event in seen if grant_number is None else _by_grant(seen, grant_number):
         checker.see(event)
     return checker.violations
+
+
+def _in_order(events: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
+    """The events, which must be in the order in which they were recorded."""
+    before = (0, 0)
+    for event in events:
+        if (event.run, event.order) <= before:
+            raise ValueError(f"the history is not in order at {event}")
+        before = event.run, event.order
+        yield event
+
+
+def _by_grant(
+    events: Iterable[HistoryEvent], grant_number: Callable[[str], int]
+) -> list[HistoryEvent]:
+    """The events, with a grant that was seen late before the next grant of its delivery.
+
+    It only moves as far back as its claim had begun.
+    """
+    moved: list[HistoryEvent] = []
+    highest: dict[tuple[str, int], int] = {}
+    for event in events:
+        if not isinstance(event, Granted):
+            moved.append(event)
+            continue
+        delivery, number = (event.queue, event.message), grant_number(event.receipt)
+        place = len(moved)
+        if number < highest.get(delivery, number):
+            for index in range(len(moved) - 1, -1, -1):
+                other = moved[index]
+                if isinstance(other, Claim) and other.call == event.call:
+                    break
+                if (
+                    isinstance(other, Granted)
+                    and (other.queue, other.message) == delivery
+                    and grant_number(other.receipt) > number
+                ):
+                    place = index
+        moved.insert(place, event)
+        highest[delivery] = max(number, highest.get(delivery, number))
+    return moved
 
 
 class _Batch:
@@ -147,8 +191,6 @@ class _Checker:
 
     def see(self, event: HistoryEvent) -> None:
         """Process the next event in order."""
-        if (event.run, event.order) <= (self._here.run, self._here.order):
-            raise ValueError(f"the history is not in order at {event}")
         if event.run != self._here.run:
             self._lost_claims.update(claim.queue for claim in self._claims.values())
             self._claims = {}

@@ -150,6 +150,13 @@ async def test_the_policy_clamps_its_own_timeout(
 # -- the token bucket ------------------------------------------------------------------
 
 
+def spend(throttle: Throttle, limit: int, now: int) -> int:
+    """Grant as many deliveries as the limit allows; returns how many."""
+    taken = throttle.take(limit, now)
+    throttle.charge(taken, taken, now)
+    return taken
+
+
 def test_a_bucket_begins_full() -> None:
     throttle = Throttle(5, START)
     assert throttle.take(3, START) == 3
@@ -161,19 +168,36 @@ def test_what_was_not_handed_out_costs_nothing() -> None:
     throttle = Throttle(5, START)
     for _ in range(10):
         assert throttle.take(9, START) == 5
-        throttle.give_back(5)
+        throttle.charge(5, 0, START)
     assert throttle.take(4, START) == 4
-    throttle.give_back(3)
+    throttle.charge(4, 1, START)
     assert throttle.take(9, START) == 4
-    throttle.give_back(0)
+    throttle.charge(4, 4, START)
     assert throttle.take(9, START) == 0
+
+
+def test_a_slow_claim_does_not_let_the_bucket_refill_behind_it() -> None:
+    """The grants after it, and its own, stay within one bucket and the rate."""
+    throttle = Throttle(2, START)
+    assert throttle.take(2, START) == 2
+    throttle.charge(2, 1, START + 400)
+    assert throttle.take(9, START + 499) == 1
+    assert throttle.take(9, START + 900) == 1
+
+
+def test_overlapping_claims_share_the_bucket() -> None:
+    throttle = Throttle(4, START)
+    assert [throttle.take(2, START), throttle.take(9, START)] == [2, 2]
+    throttle.charge(2, 2, START + 300)
+    throttle.charge(2, 1, START + 300)
+    assert throttle.take(9, START + 300) == 1
 
 
 def test_a_bucket_fills_with_time_and_never_over() -> None:
     seen = []
     for ms in (0, 199, 200, 399, 400, 1000, 60_000):
         throttle = Throttle(5, START)
-        throttle.take(5, START)
+        spend(throttle, 5, START)
         seen.append(throttle.take(9, START + ms))
     assert seen == [0, 0, 1, 1, 2, 5, 5]
 
@@ -181,22 +205,21 @@ def test_a_bucket_fills_with_time_and_never_over() -> None:
 def test_giving_back_never_fills_over() -> None:
     throttle = Throttle(5, START)
     assert throttle.take(5, START) == 5
-    assert throttle.take(5, START + 1000) == 5
-    throttle.give_back(5)
-    throttle.give_back(5)
+    assert throttle.take(5, START + 1000) == 0
+    throttle.charge(5, 0, START + 1000)
     assert throttle.take(99, START + 1000) == 5
 
 
 def test_fractions_of_a_token_add_up() -> None:
     """Three a second is no whole number of milliseconds a token."""
     throttle = Throttle(3, START)
-    throttle.take(3, START)
-    assert sum(throttle.take(1, START + ms) for ms in range(1, 10_001)) == 30
+    spend(throttle, 3, START)
+    assert sum(spend(throttle, 1, START + ms) for ms in range(1, 10_001)) == 30
 
 
 def test_a_clock_that_goes_back_fills_nothing() -> None:
     throttle = Throttle(5, START)
-    throttle.take(5, START)
+    spend(throttle, 5, START)
     assert throttle.take(9, START - 10_000) == 0
 
 
@@ -204,7 +227,7 @@ def test_without_a_rate_everything_is_allowed() -> None:
     throttle = Throttle(None, START)
     assert throttle.take(10**9, START) == 10**9
     assert throttle.take(1000, START) == 1000
-    throttle.give_back(1000)
+    throttle.charge(1000, 0, START)
     assert throttle.take(1000, START) == 1000
 
 
@@ -219,7 +242,7 @@ def test_the_next_token_is_there_when_it_was_said_and_not_before(
     throttle, now = Throttle(rate, START), START
     for ms, limit in steps:
         now += ms
-        throttle.take(limit, now)
+        spend(throttle, limit, now)
     at = throttle.next_at(now)
     if at is None:
         assert throttle.take(1, now) == 1
@@ -251,7 +274,7 @@ def test_a_rate_is_trusted_for_a_second() -> None:
 
 def test_the_same_rate_read_again_leaves_the_bucket() -> None:
     throttle = Throttle(5, START)
-    throttle.take(5, START)
+    spend(throttle, 5, START)
     throttle.remember(5, START)
     assert throttle.take(9, START) == 0
 
@@ -259,7 +282,7 @@ def test_the_same_rate_read_again_leaves_the_bucket() -> None:
 @pytest.mark.parametrize("rate, allowed", [(2, 2), (50, 50), (None, 99)])
 def test_another_rate_begins_with_a_full_bucket(rate: int | None, allowed: int) -> None:
     throttle = Throttle(5, START)
-    throttle.take(5, START)
+    spend(throttle, 5, START)
     throttle.remember(rate, START)
     assert throttle.take(99, START) == allowed
 
@@ -270,29 +293,33 @@ def test_what_was_taken_at_another_rate_does_not_fill_over(before: int | None) -
     throttle = Throttle(before, START)
     taken = throttle.take(40, START)
     throttle.remember(3, START)
-    throttle.give_back(taken)
+    throttle.charge(taken, 0, START)
     assert throttle.take(99, START) == 3
 
 
 @given(
     rate=st.integers(1, 50),
     steps=st.lists(
-        st.tuples(st.integers(0, 3000), st.integers(1, 100), st.floats(0, 1)), max_size=60
+        st.tuples(st.integers(0, 3000), st.integers(1, 100), st.floats(0, 1), st.integers(0, 1500)),
+        max_size=20,
     ),
 )
-def test_never_more_than_a_burst_and_the_rate(
-    rate: int, steps: list[tuple[int, int, float]]
+def test_never_more_than_a_burst_and_the_rate_in_any_period(
+    rate: int, steps: list[tuple[int, int, float, int]]
 ) -> None:
     throttle = Throttle(rate, START)
-    now, handed = START, 0
-    for wait_ms, limit, part in steps:
+    now = START
+    granted: list[tuple[int, int]] = []
+    for wait_ms, limit, part, claim_ms in steps:
         now += wait_ms
         allowed = throttle.take(limit, now)
         assert 0 <= allowed <= min(limit, rate)
-        given_out = int(allowed * part)
-        throttle.give_back(allowed - given_out)
-        handed += given_out
-        assert handed * 1000 <= rate * 1000 + rate * (now - START)
+        now += claim_ms
+        granted.append((now, int(allowed * part)))
+        throttle.charge(allowed, granted[-1][1], now)
+        for first, (began, _) in enumerate(granted):
+            count = sum(number for _, number in granted[first:])
+            assert count * 1000 <= rate * 1000 + rate * (now - began)
 
 
 # -- the throughput limit --------------------------------------------------------------
