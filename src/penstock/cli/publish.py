@@ -59,7 +59,7 @@ class Streamed(Struct, frozen=True):
 @click.option(
     "--id", metavar="ID", help="The idempotency id; the messages of a stream get ID-NUMBER."
 )
-@click.option("--key", help="Replaces the unclaimed message with the same key.")
+@click.option("--key", help="Replaces the waiting message with the same key.")
 @click.option("--partition-key", help="Ordered queues keep the order within this key.")
 @click.option(
     "--priority",

@@ -49,7 +49,7 @@ _GUARDED: Final = (errors.Unauthenticated, errors.Forbidden)
 _WITH_BODY: Final = (errors.SlowRequest, errors.TooLarge)
 _PUBLISH_HEADERS: Final = (
     ("Penstock-Id", "string", "Idempotency id: publishing the same one again stores nothing (P4)"),
-    ("Penstock-Key", "string", "Replaces the unclaimed message of the same key"),
+    ("Penstock-Key", "string", "Replaces the waiting message of the same key"),
     ("Penstock-Partition-Key", "string", "Messages of one partition keep their order"),
     ("Penstock-Priority", "integer", "0 to 9; 9 first"),
     ("Penstock-Delay-Ms", "integer", "Deliver after this many milliseconds"),

@@ -206,15 +206,15 @@ class Engine(BulkReading, ABC):
 
         For each message in order: an idempotency id seen inside the topic's dedup window (or in
         this batch) returns the first message's id and ``duplicate`` (P4). Otherwise, a ``key``
-        whose message was never claimed in any queue replaces payload, headers, content type and
-        expiry in place: id, position, priority, partition key and deliver_at stay, a new log entry
-        is appended, and the message is routed again: it leaves the queues whose filter is no longer
-        TRUE and joins those where it now is. Otherwise, it is a new message, routed to every
-        caught-up queue whose filter is TRUE (R1). With ``auto_create``, a message, new or replaced,
-        goes to a new queue named after the topic if no queue's filter, caught up or not, is TRUE
-        and no queue has that name. A replaced message that is in no queue closes its key. A
-        message with ``auto_create=False`` creates no queue. The reply says how many queues have the
-        message after this commit; None for a duplicate. A
+        whose message is waiting in all its queues, never settled in any, replaces payload, headers,
+        content type and expiry in place: id, position, priority, partition key, deliver_at and
+        attempts stay, a new log entry is appended, and the message is routed again: it leaves the
+        queues whose filter is no longer TRUE and joins those where it now is. Otherwise, it is a
+        new message, routed to every caught-up queue whose filter is TRUE (R1). With
+        ``auto_create``, a message, new or replaced, goes to a new queue named after the topic if no
+        queue's filter, caught up or not, is TRUE and no queue has that name. A replaced message
+        that is in no queue closes its key. A message with ``auto_create=False`` creates no queue.
+        The reply says how many queues have the message after this commit; None for a duplicate. A
         ``deliver_at`` later than now starts delayed. The topic's default ttl applies if
         ``expires_at`` is None.
 

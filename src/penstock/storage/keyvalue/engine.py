@@ -256,7 +256,7 @@ class KeyValueEngine(
         else:
             outgoing = (Outgoing(topic, tuple(messages)),)
             async with routed_ahead(
-                self.turns, self._changes, owner, outgoing, now, plan.replaced
+                self.turns, self._changes, owner, outgoing, now, plan.waiting_keys.replaced
             ) as ahead:
                 self._begin()
                 plan.take(outgoing, ahead)

@@ -91,12 +91,11 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
 class GrantReads:
     """The records that ``grant`` needs, read before anything is granted."""
 
-    __slots__ = ("attempts", "errors", "keys")
+    __slots__ = ("attempts", "errors")
 
     def __init__(self, queue: Queue, entries: list[Entry]) -> None:
         get = queue.stage.get
         self.attempts: dict[int, bytes | None] = {}
-        self.keys: list[bytes] = []
         #: The last error of every dead letter.
         self.errors: list[str | None] = []
         if queue.is_dead_letter:
@@ -106,10 +105,6 @@ class GrantReads:
             if entry.attempts or replays:
                 key = queue.keys.attempts + entry.message_id.to_bytes(8, "big")
                 self.attempts[entry.message_id] = get(key)
-            if not entry.attempts and entry.message.key is not None:
-                closing = key_to_close(queue, entry.message)
-                if closing is not None:
-                    self.keys.append(closing)
 
 
 def grant(
@@ -130,8 +125,6 @@ def grant(
     last = home.last_grant
     ordered = queue.partitions is not None
     known = reads.attempts
-    for key in reads.keys:
-        writes[key] = None
     out: list[Delivery] = []
     tags = queue.receipts.tags(number, last + 1, len(entries)) if entries else []
     for entry, payload, tag in zip(entries, payloads, tags, strict=True):
@@ -170,8 +163,10 @@ def grant(
 def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
     """Ack: in flight to done."""
     queue.done.load(entry.claim_id)
+    key = key_to_close(queue, entry.message)
     queue.take_in_flight(entry)
     _leave_live(queue, entry)
+    _close(queue, key)
     queue.done.add(entry.claim_id, now, entry.settled(now))
     queue.done_count += 1
     queue.acks += 1
@@ -185,9 +180,14 @@ def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
 
     Takes a third of the time: a settle of a hundred acks touches one or two buckets.
     """
+    keys: list[bytes | None] = []
     for entry in entries:
         queue.done.load(entry.claim_id)
+        if entry.message.key is not None:
+            keys.append(key_to_close(queue, entry.message))
     queue.take_many_in_flight(entries)
+    for key in keys:
+        _close(queue, key)
     for entry in entries:
         queue.unwatch_expiry(entry)
     queue.done.add_many(entries, now)
@@ -211,10 +211,12 @@ def give_back(
         _dead(queue).shelf.load(entry.claim_id)
     elif ending.state is State.EXPIRED:
         queue.expired.load(entry.claim_id)
+    key = None if ending.state in LIVE else key_to_close(queue, entry.message)
     queue.take_in_flight(entry)
     if transition is Transition.NACK:
         queue.nacks += 1
     _end(queue, entry, now, transition, ending, trail)
+    _close(queue, key)
     return ending
 
 
@@ -256,11 +258,13 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     """Available to failed: ``max_attempts`` was lowered, and no attempts are left."""
     trail = queue.trail(entry.message_id)
     _dead(queue).shelf.load(entry.claim_id)
+    key = key_to_close(queue, entry.message)
     queue.take_available(entry.claim_id)
     ending = Ending(
         State.FAILED, lowered_limit_error(queue.policy, entry.message.max_attempts), None
     )
     _end(queue, entry, now, Transition.EXHAUST, ending, trail)
+    _close(queue, key)
 
 
 def expire_available(queue: Queue, entry: Entry, now: int) -> None:
@@ -333,7 +337,7 @@ def drop_expired(queue: Queue, claim_id: int, message_id: int) -> None:
 
 
 def key_to_close(queue: Queue, message: Message) -> bytes | None:
-    """The open-key record to delete when the message stops being unclaimed everywhere."""
+    """The open-key record to delete when a delivery of the message is settled or removed."""
     if message.key is None:
         return None
     key = open_key(queue.tenant, message.topic, message.key)

@@ -1,15 +1,17 @@
 """Open keys: keyed messages that may still be replaced.
 
-The record exists exactly while the message was never claimed, expired or purged in any of its
-queues, so a keyed publish needs one read.
+The record exists while no delivery of the message was settled or purged. The message may be
+replaced while none of its deliveries is in flight.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from msgspec import Struct
 
+from penstock.model.message import Message
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, seal, unseal
 
 __all__ = ["OpenKey"]
@@ -18,11 +20,16 @@ _HEAD = struct.Struct("<QBH")
 
 
 class OpenKey(Struct, frozen=True):
-    """The message that a key refers to, and the queues it waits in."""
+    """The message that a key refers to, and the queues that have it."""
 
     message_id: int
     priority: int
     queues: tuple[str, ...]
+
+    @staticmethod
+    def of(message: Message, queues: Iterable[str]) -> OpenKey:
+        """The record of a message that these queues have."""
+        return OpenKey(message.id, message.priority, tuple(sorted(queues)))
 
     def encode(self) -> bytes:
         head = _HEAD.pack(self.message_id, self.priority, len(self.queues))

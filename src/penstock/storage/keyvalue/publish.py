@@ -51,7 +51,7 @@ _RETRY_AFTER_MS: Final = 1000
 
 
 class _Replacement:
-    """A keyed message that replaces one that is still unclaimed."""
+    """A keyed message that replaces a waiting one."""
 
     __slots__ = ("kept", "left")
 
@@ -170,7 +170,7 @@ class Plan:
         for outgoing in self._taken:
             topic, messages = outgoing.topic, outgoing.messages
             if many:
-                yield from self._waiting_keys.find_ahead(outgoing, _QUEUES_A_STEP)
+                yield from self.waiting_keys.find_ahead(outgoing, _QUEUES_A_STEP)
             if len(messages) <= step:
                 offset = self._decide(topic, messages, offset)
                 self._check_fan_out()
@@ -325,7 +325,7 @@ class Plan:
             before = [*earlier.kept, *joined] if earlier else list(joined)
         else:
             closed = (message.topic, key) in self._keys
-            found = None if closed else self._waiting_keys.find(message.topic, key)
+            found = None if closed else self.waiting_keys.find(message.topic, key)
             if found is None:
                 joining = self._match_all(message)
                 if not joining and new.auto_create:
@@ -362,12 +362,9 @@ class Plan:
         self._keys[message.topic, key] = item if kept or joining else None
         return item
 
-    def replaced(self, topic: str, key: str) -> Message | None:
-        """The message that a new message with this key would currently replace."""
-        return self._waiting_keys.replaced(topic, key)
-
     @property
-    def _waiting_keys(self) -> WaitingKeys:
+    def waiting_keys(self) -> WaitingKeys:
+        """Finds the messages that new messages with their keys would replace."""
         if self._waiting is None:
             self._waiting = WaitingKeys(self._core, self._tenant)
         return self._waiting
@@ -482,11 +479,11 @@ class Plan:
 
     def _open_again(self, message: Message, key: str, queues: list[Queue]) -> None:
         record = open_key(self._tenant.name, message.topic, key)
-        if not queues:
+        if queues:
+            opened = OpenKey.of(message, (queue.name for queue in queues))
+            self._core.stage.put(record, opened.encode())
+        else:
             self._core.stage.delete(record)
-            return
-        names = tuple(sorted(queue.name for queue in queues))
-        self._core.stage.put(record, OpenKey(message.id, message.priority, names).encode())
 
 
 def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[None]:

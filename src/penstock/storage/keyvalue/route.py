@@ -126,5 +126,4 @@ def join_open_key(queue: Queue, message: Message) -> None:
         return
     record = OpenKey.decode(value)
     if record.message_id == message.id:
-        names = tuple(sorted({*record.queues, queue.name}))
-        queue.stage.put(key, OpenKey(record.message_id, record.priority, names).encode())
+        queue.stage.put(key, OpenKey.of(message, {*record.queues, queue.name}).encode())

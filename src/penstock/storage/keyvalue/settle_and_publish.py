@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from penstock.model.delivery import Outcome, Receipt, Settlement, SettleReply
+from penstock.model.delivery import Extend, Outcome, Receipt, Settlement, SettleReply
 from penstock.model.message import Durability, Message, Outgoing
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.publish import Plan
@@ -50,7 +50,7 @@ class SettleAndPublish:
 
     def replaced(self, topic: str, key: str) -> Message | None:
         """The message that a new message with this key would currently replace."""
-        return self._plan.replaced(topic, key)
+        return self._plan.waiting_keys.replaced(topic, key)
 
     @property
     def is_half_done(self) -> bool:
@@ -76,9 +76,11 @@ class SettleAndPublish:
         # Reject the publish, if necessary, before anything is settled.
         check_topics(self._checked, self._tenant.topics)
         plan, outcomes = self._plan, self._outcomes
-        yield from plan.decide()
         gone: set[Receipt] = set()
         yield from leaving(queue, settlements, now, step, gone)
+        returned = {item.receipt for item in settlements if not isinstance(item, Extend)}
+        plan.waiting_keys.returning = returned - gone
+        yield from plan.decide()
         yield from plan.check_depth(queue, len(gone))
         yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
         yield from plan.apply()

@@ -1,14 +1,15 @@
 """Keys: the next message with the same key replaces a message in place.
 
-A key is open from the publish of its message until any queue hands the message out, expires it
-or purges it. A replacing publish locks the deliveries of the message first and reads the key
-afterwards, in the same order as a claim locks them.
+A key is open from the publish of its message until a delivery of the message is settled or purged.
+While a delivery is in flight, the key's next publish is a new message. A replacing publish locks
+the deliveries of the message first and the key afterwards, in the same order as a settle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -25,6 +26,8 @@ from penstock.storage.sql.segments import EntryMetadata
 from penstock.storage.sql.work import Work
 
 __all__ = ["Keys", "hold_keys", "newest_entries"]
+
+_WAITING: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED)
 
 
 class Keys:
@@ -72,7 +75,7 @@ class Keys:
             return
         held = await self._lock(before.values())
         if await self._find(wanted, "lock_keys") != before:
-            raise RetryTransaction("a key was claimed or replaced meanwhile")
+            raise RetryTransaction("a key was closed or replaced meanwhile")
         if await self._deliveries(before.values()) != {(m, q) for m in held for q in held[m]}:
             raise RetryTransaction("a delivery of a key was split off or added meanwhile")
         self._rows |= before.keys()
@@ -84,7 +87,7 @@ class Keys:
         for named, message in before.items():
             found = messages.get(offsets[message])
             # If no queue has the message any more there is nothing to replace.
-            if found is not None and message in held:
+            if found is not None and message in held and _waits(held[message]):
                 self.open[named] = OpenKey(found, held[message])
 
     async def _find(
@@ -309,6 +312,11 @@ async def hold_keys(work: Work, queue: Queue, messages: Sequence[Message]) -> Se
         if message.id not in keyed
         or (message.id not in there and newest.get(message.id, message.id) == message.offset)
     ]
+
+
+def _waits(held: Mapping[int, tuple[DeliveryGroup, int]]) -> bool:
+    """Whether no delivery is in flight."""
+    return all(group.phase in _WAITING for group, _ in held.values())
 
 
 def _text(key: object) -> str:

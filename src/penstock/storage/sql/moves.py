@@ -82,8 +82,6 @@ def grant(
     )
     work.move(group, members, Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT, granted)
     work.count(group.queue, Kind.of(Kind.GRANTS, dead=dead), len(members))
-    if record.keyed:
-        work.close_keys(group, members)
     return granted
 
 
@@ -103,6 +101,8 @@ def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: byt
     )
     work.move(group, members, Phase.DEAD_DONE if dead else Phase.DONE, record)
     work.count(group.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
+    if group.record.keyed and not dead:
+        work.close_keys(group, members)
     work.ended.add(group.queue)
 
 
@@ -195,12 +195,12 @@ def _end(
             phase = Phase.RETURNED if due_at is None else Phase.DELAYED
             phase = Phase(phase + DEAD) if dead else phase
     work.move(group, members, phase, ended)
-    if state is State.EXPIRED and record.keyed:
+    if record.keyed and phase not in LIVE and not dead:
         work.close_keys(group, members)
 
 
 def remove(work: Work, group: DeliveryGroup, members: Sequence[int]) -> None:
-    """Remove deliveries: by purge or retention. The keys of those never handed out are closed."""
+    """Remove deliveries: by purge or retention. The keys of live ones are closed."""
     if group.record.keyed and group.phase in LIVE:
         work.close_keys(group, members)
     work.drop(group, members)

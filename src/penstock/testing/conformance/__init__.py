@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "history",
             "idempotency",
             "keyed",
+            "keyed_returns",
             "leases",
             "log",
             "lowered_limit",
@@ -80,6 +81,7 @@ from penstock.testing.conformance.history import TestHistory, TestMessage
 from penstock.testing.conformance.idempotency import TestBatches, TestIdempotency
 from penstock.testing.conformance.identity import TestIdentity
 from penstock.testing.conformance.keyed import TestKeyed
+from penstock.testing.conformance.keyed_returns import TestKeyedReturns
 from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
 from penstock.testing.conformance.lowered_limit import TestLoweredLimit
@@ -148,6 +150,7 @@ __all__ = [
     "TestIdentity",
     "TestIsolation",
     "TestKeyed",
+    "TestKeyedReturns",
     "TestLapsed",
     "TestLargeBatches",
     "TestLeases",

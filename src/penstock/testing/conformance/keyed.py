@@ -1,4 +1,4 @@
-"""Keyed publish: the newest value of a key, in place, while it is unclaimed (L1)."""
+"""Keyed publish: the newest value of a key, in place, while its message waits (L1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def put(store: Store, payload: bytes, color: str = "none") -> Published:
 
 
 class TestKeyed(Conformance):
-    """A key's message is replaced until it is claimed, purged or expired."""
+    """A key's message is replaced while it waits, until it is settled or purged."""
 
     async def test_it_is_replaced_in_a_queue_that_is_catching_up_too(self, store: Store) -> None:
         await store.queue("all")
@@ -151,7 +151,7 @@ class TestKeyed(Conformance):
         with pytest.raises(UnknownMessage):
             await store.engine.message(TENANT, MessageId(second.offset))
 
-    async def test_a_claim_closes_the_key(self, store: Store) -> None:
+    async def test_a_message_in_flight_is_not_replaced(self, store: Store) -> None:
         """A second message, published while the first is in flight, must not break its nack."""
         await store.queue()
         first = await put(store, b"1")
@@ -165,19 +165,23 @@ class TestKeyed(Conformance):
         assert (third.id, third.replaced) == (second.id, True)
         assert [d.payload for d in await store.claim(limit=9)] == [b"1", b"3"]
 
-    async def test_one_claim_in_any_queue_closes_the_key(self, store: Store) -> None:
+    async def test_one_claim_in_any_queue_prevents_the_replacement(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         first = await put(store, b"1")
-        await store.release(await store.claim_one("b"))
+        claimed = await store.claim_one("b")
         second = await put(store, b"2")
         assert second.id != first.id
         assert await store.ids("a", State.AVAILABLE) == [first.id, second.id]
+        await store.release(claimed)
+        third = await put(store, b"3")
+        assert (third.id, third.replaced) == (second.id, True)
 
-    async def test_a_released_or_replayed_message_stays_closed(self, store: Store) -> None:
+    async def test_a_replayed_message_stays_closed(self, store: Store) -> None:
         await store.queue()
         first = await put(store, b"1")
-        await store.release(await store.claim_one())
+        await store.reject(await store.claim_one())
+        await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9)
         second = await put(store, b"2")
         assert second.id != first.id
 

@@ -106,7 +106,6 @@ def _of_own_partitions(store: Store, queue: Queue, consumer: str) -> list[Held]:
 def _grant(
     store: Store, queue: Queue, held: Held, consumer: str, lease_ms: int | None, now: int
 ) -> Delivery:
-    transitions.close_key(store, queue, held)
     store.receipts += 1
     held.state = State.IN_FLIGHT
     held.attempts = min(held.attempts + 1, MAX_ATTEMPTS)
@@ -191,6 +190,7 @@ def _error(settlement: Nack | Reject) -> str | None:
 
 
 def _ack(store: Store, queue: Queue, held: Held, result: bytes | None, now: int) -> None:
+    transitions.close_key(store, queue, held)
     consumer = held.consumer
     held.state, held.at, held.result = State.DONE, now, result
     held.claimed_at = held.lease_deadline = held.consumer = None

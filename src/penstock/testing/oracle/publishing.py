@@ -18,6 +18,7 @@ from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.model.states import State
 from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import transitions
@@ -163,7 +164,10 @@ class _Batch:
         if key is None:
             return None
         message_id = self.store.keys.get((self.tenant, topic, key))
-        if message_id is None or not self._queues_with(message_id):
+        if message_id is None:
+            return None
+        states = [q.deliveries[message_id].state for q in self._queues_with(message_id)]
+        if not states or State.IN_FLIGHT in states:
             return None
         return self.store.newest(self.tenant, message_id).message
 

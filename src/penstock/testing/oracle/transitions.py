@@ -113,6 +113,7 @@ def fail(
     store: Store, queue: Queue, held: Held, transition: Transition, now: int, error: str | None
 ) -> None:
     """Move the delivery to the dead-letter queue (D1)."""
+    close_key(store, queue, held)
     consumer = held.consumer
     _end_claim(held)
     held.receipt = None

@@ -117,6 +117,20 @@ def _repeated_acks(random: Random, clients: int) -> list[_Script]:
     return scripts
 
 
+def _keys(random: Random, clients: int) -> list[_Script]:
+    """Clients publish one key while they claim its message and return it."""
+    scripts: list[_Script] = []
+    for number in range(clients):
+        script = [_publish("bills", {"key": "k", "amount": random.choice((1, 9))})]
+        for _ in range(3):
+            verb = random.choice(("nack", "release", "release", "ack"))
+            script += [_claim(random.choice(("all", "late")), number, 1)]
+            script += [("settle", {"chosen": [(0, verb, 0)]})] * random.choice((0, 1))
+            script += [_publish("bills", {"key": "k", "amount": random.choice((1, 9))})]
+        scripts.append(script)
+    return scripts
+
+
 _SCENES: Final[tuple[Callable[[Random, int], list[_Script]], ...]] = (
     *(
         _claims,
@@ -128,6 +142,7 @@ _SCENES: Final[tuple[Callable[[Random, int], list[_Script]], ...]] = (
         _old_entries,
         _orderings,
         _repeated_acks,
+        _keys,
     ),
 )
 

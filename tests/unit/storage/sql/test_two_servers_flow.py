@@ -257,3 +257,57 @@ async def test_what_one_server_does_the_other_counts(pair: Pair) -> None:
         pages = {s: await one.peek(TENANT, "old", s, None, 100) for s in State}
         counts = {state: len(page.items) for state, page in pages.items()}
         assert counts == {state: getattr(stats, state) for state in State}
+
+
+# -- keys --------------------------------------------------------------------------------
+
+
+@law("C2")
+async def test_a_key_whose_message_another_server_holds_and_returns(pair: Pair) -> None:
+    async def put(engine: Engine, payload: bytes) -> tuple[int, bool]:
+        reply = await engine.publish(TENANT, "old", [NewMessage(payload, key="k")])
+        return int(reply.messages[0].id), reply.messages[0].replaced
+
+    first, _ = await put(pair.a, b"1")
+    _, held = await claim(pair.a, "old")
+    assert held.message.id == first
+    second, replaced = await put(pair.b, b"2")
+    assert (second != first, replaced) == (True, False)
+    (held,) = await claim(pair.b, "old")
+    assert await settled(pair.a, "old", Nack(held.receipt, delay_ms=0)) == ["ok"]
+    assert await put(pair.b, b"3") == (second, True)
+    (again,) = await claim(pair.a, "old")
+    assert (again.payload, again.attempts) == (b"3", 2)
+    assert await settled(pair.b, "old", Ack(again.receipt)) == ["ok"]
+    third, replaced = await put(pair.a, b"4")
+    assert (third != second, replaced) == (True, False)
+
+
+@law("C1", "S2")
+async def test_claims_returns_and_replacements_at_the_same_time(pair: Pair) -> None:
+    """Whatever comes first: what was acked is not delivered again, and nothing is lost."""
+    acked: list[int] = []
+    published: list[tuple[int, bool]] = []
+
+    async def put(engine: Engine, number: int) -> None:
+        payload = str(number).encode()
+        reply = await engine.publish(TENANT, "old", [NewMessage(payload, key="k")])
+        published.append((int(reply.messages[0].id), reply.messages[0].replaced))
+
+    async def take(engine: Engine, number: int) -> None:
+        for held in await claim(engine, "old", 1):
+            verb = Ack(held.receipt) if number % 3 == 0 else Release(held.receipt)
+            assert await settled(engine, "old", verb) == ["ok"]
+            if number % 3 == 0:
+                acked.append(int(held.message.id))
+
+    await settled(pair.a, "old", *[Ack(one.receipt) for one in await claim(pair.a, "old")])
+    for number in range(2 * ROUNDS):
+        one, other = (pair.a, pair.b) if number % 2 else (pair.b, pair.a)
+        await asyncio.gather(
+            put(one, number), take(other, number), put(other, -number), take(one, number + 1)
+        )
+    left = await claim(pair.a, "old")
+    new = [message for message, replaced in published if not replaced]
+    assert sorted([*acked, *(int(held.message.id) for held in left)]) == sorted(new)
+    assert len(new) == len(set(new))
