@@ -228,6 +228,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         max_depth: int | None,
         message_ttl_ms: int | None,
         done_retention_s: int,
+        dead_letters: bool,
         bucket_size: int | None,
     ) -> None:
         fixed = POLICIES[name]
@@ -238,6 +239,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             max_depth=max_depth,
             message_ttl_ms=message_ttl_ms,
             done_retention_s=done_retention_s,
+            dead_letters=dead_letters,
             bucket_size=fixed.bucket_size if bucket_size is None else bucket_size,
         )
         value = self.clock.now() - back if start == Start.TIME else back

@@ -136,6 +136,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "max_depth": st.sampled_from([None, None, 5]),
             "message_ttl_ms": st.sampled_from([None, None, 1_000, 30_000]),
             "done_retention_s": st.sampled_from([0, 10, 3600]),
+            "dead_letters": st.sampled_from([True, True, False]),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
         },
     ),

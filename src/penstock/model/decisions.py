@@ -24,6 +24,7 @@ __all__ = [
     "Jitter",
     "dead_letter_policy",
     "end_of_claim",
+    "exhausted",
     "expiry_in_queue",
     "extended_deadline",
     "is_exhausted",
@@ -57,6 +58,8 @@ class Ending(NamedTuple):
     """The error to record; None keeps the previous one."""
     due_at: int | None
     """When a delayed delivery is due."""
+    removed: bool = False
+    """Whether the delivery failed and is not kept: its queue has no dead letters."""
 
 
 def is_expired(expires_at: int | None, now: int) -> bool:
@@ -92,6 +95,14 @@ def lowered_limit_error(policy: QueuePolicy, max_attempts: int | None) -> str:
     ``max_attempts`` is the message's own limit.
     """
     return f"max_attempts was lowered to {max_attempts or policy.max_attempts}"
+
+
+def exhausted(policy: QueuePolicy, max_attempts: int | None) -> Ending:
+    """What becomes of a waiting delivery without attempts left: ``max_attempts`` was lowered.
+
+    ``max_attempts`` is the message's own limit.
+    """
+    return _failed(policy, lowered_limit_error(policy, max_attempts))
 
 
 def lease_for(policy: QueuePolicy, asked_ms: int | None) -> int:
@@ -153,12 +164,16 @@ def end_of_claim(
             )
         if fails:
             lapsed = transition is Transition.LAPSE
-            return Ending(State.FAILED, LEASE_EXPIRED if lapsed else error, None)
+            return _failed(policy, LEASE_EXPIRED if lapsed else error)
         if is_expired(expires_at, now):
             return Ending(State.EXPIRED, error, None)
     if delay_ms > 0:
         return Ending(State.DELAYED, error, now + delay_ms)
     return Ending(State.AVAILABLE, error, None)
+
+
+def _failed(policy: QueuePolicy, error: str | None) -> Ending:
+    return Ending(State.FAILED, error, None, removed=not policy.dead_letters)
 
 
 def replay_due_at(deliver_at: int, now: int, nth: int, rate: int | None) -> int:

@@ -94,6 +94,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     partition_concurrency: int = 1
     bucket_size: int = 2
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
+    dead_letters: bool = True
+    """Whether failed deliveries are kept, as dead letters; otherwise they are removed."""
     paused: bool = False
     description: str = ""
     labels: dict[str, str] = {}
@@ -169,8 +171,9 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
         raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
-    if not isinstance(policy.paused, bool):
-        raise BadPolicy("paused must be true or false.", field="paused")
+    for field in ("paused", "dead_letters"):
+        if not isinstance(getattr(policy, field), bool):
+            raise BadPolicy(f"{field} must be true or false.", field=field)
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
     check_labels(policy.labels)
     return replace(policy, max_depth=None) if policy.max_depth == 0 else policy

@@ -26,7 +26,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         *("--max-lease", "1h", "--backoff-base", "2s", "--backoff-max", "1m"),
         *("--done-retention", "1d", "--failed-retention", "0", "--max-depth", "1000"),
         *("--throughput-limit", "50", "--ordering", "partition", "--partition-concurrency", "2"),
-        *("--bucket-size", "3", "--paused", "--description", "invoices"),
+        *("--bucket-size", "3", "--paused", "--no-dead-letters", "--description", "invoices"),
         *("--label", "team=billing", "--label", "tier=gold", "--message-ttl", "1h"),
     )
     assert made["policy"] == {
@@ -44,6 +44,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         "ordering": "partition",
         "partition_concurrency": 2,
         "bucket_size": 3,
+        "dead_letters": False,
         "paused": True,
         "description": "invoices",
         "labels": {"team": "billing", "tier": "gold"},

@@ -72,6 +72,8 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     yield await q.create_queue("late", start=Start("offset", 2), backoff=Backoff(base_ms=5))
     yield await q.create_queue("later", start=Start("time", 1), ordering="partition")
     yield await q.update_queue("billing", max_depth=10, throughput_limit=None)
+    yield await q.update_queue("billing", dead_letters=False)
+    yield await tried(q.update_queue("billing", dead_letters=0))
     yield await q.queue("billing")
     yield await q.queue("billing.dlq")
     yield await q.queues()

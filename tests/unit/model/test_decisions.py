@@ -14,6 +14,7 @@ from penstock.model.decisions import (
     Ending,
     dead_letter_policy,
     end_of_claim,
+    exhausted,
     expiry_in_queue,
     extended_deadline,
     is_exhausted,
@@ -277,3 +278,21 @@ def test_a_queue_can_only_shorten_the_life_of_a_message(
     ttl_ms: int | None, expires_at: int | None, expiry: int | None
 ) -> None:
     assert expiry_in_queue(QueuePolicy(message_ttl_ms=ttl_ms), expires_at, NOW) == expiry
+
+
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_without_dead_letters_only_what_fails_is_removed(*, dead_letters: bool) -> None:
+    policy = QueuePolicy(max_attempts=3, dead_letters=dead_letters)
+    assert exhausted(policy, None).removed is not dead_letters
+    for transition, attempts in product(ENDS, (1, 3)):
+        ending = end_of_claim(
+            transition,
+            policy,
+            dead=False,
+            attempts=attempts,
+            released=0,
+            max_attempts=None,
+            expires_at=None,
+            now=NOW,
+        )
+        assert ending.removed is (ending.state is State.FAILED and not dead_letters)

@@ -125,6 +125,8 @@ def test_backoff_bounds(backoff: Backoff, field: str) -> None:
         ("ordering", None),
         ("paused", 1),
         ("paused", None),
+        ("dead_letters", 0),
+        ("dead_letters", "no"),
         ("description", "x" * 4097),
         ("description", "é" * 2049),
         ("description", None),

@@ -90,6 +90,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("filter version", info.filter_version),
         ("description", policy.description),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(policy.labels.items()))),
+        ("dead letters", policy.dead_letters),
         ("paused", policy.paused),
         ("max attempts", policy.max_attempts),
         ("visibility timeout", age(policy.visibility_timeout_ms)),

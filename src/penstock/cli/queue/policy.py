@@ -67,6 +67,11 @@ policy_options: Final = stacked(
         "--partition-concurrency", type=int, help="The most in flight within one partition."
     ),
     click.option("--bucket-size", type=int, help="For key-value engines: an exponent, 0 to 4."),
+    click.option(
+        "--dead-letters/--no-dead-letters",
+        default=None,
+        help="Whether failed deliveries are kept, or removed.",
+    ),
     click.option("--paused/--not-paused", default=None, help="Whether to hand out nothing."),
     click.option("--description", help="What it is for."),
     click.option(

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.model import decisions
-from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
+from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
@@ -260,9 +260,7 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     _dead(queue).shelf.load(entry.claim_id)
     key = key_to_close(queue, entry.message)
     queue.take_available(entry.claim_id)
-    ending = Ending(
-        State.FAILED, lowered_limit_error(queue.policy, entry.message.max_attempts), None
-    )
+    ending = decisions.exhausted(queue.policy, entry.message.max_attempts)
     _end(queue, entry, now, Transition.EXHAUST, ending, trail)
     _close(queue, key)
 
@@ -369,6 +367,10 @@ def _end(
     queue: Queue, entry: Entry, now: int, transition: Transition, ending: Ending, trail: Trail
 ) -> None:
     """Add the delivery where it goes, and the transition to its trail."""
+    if ending.removed:
+        queue.failures += 1
+        _drop(queue, entry, key_to_close(queue, entry.message))
+        return
     grant, dead = queue.home.last_grant, queue.is_dead_letter
     trail = trail.then(now, transition, ending.state, ending.error, grant, dead=dead)
     queue.write_trail(entry.message_id, trail)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.model import decisions
-from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
+from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
@@ -108,8 +108,7 @@ def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: byt
 
 def exhaust(work: Work, queue: Queue, group: DeliveryGroup, members: Sequence[int]) -> None:
     """Fail waiting deliveries: ``max_attempts`` was lowered, and no attempts are left."""
-    error = lowered_limit_error(queue.policy, group.record.max_attempts)
-    ending = Ending(State.FAILED, error, None)
+    ending = decisions.exhausted(queue.policy, group.record.max_attempts)
     _end(work, group, members, Transition.EXHAUST, ending, group.record)
 
 
@@ -174,7 +173,12 @@ def _end(
     record: DeliveryRecord,
 ) -> None:
     """Move deliveries to where their claim, or their time in the queue, ends."""
-    state, error, due_at = ending
+    state, error, due_at, removed = ending
+    if state is State.FAILED:
+        work.count(group.queue, Kind.FAILURES, len(members))
+    if removed:
+        remove(work, group, members)
+        return
     dead = is_dead(group.phase)
     mark = Mark.of(work.now, transition, state, dead=dead, consumer=record.consumer, error=error)
     ended = replace(
@@ -186,7 +190,6 @@ def _end(
     match state:
         case State.FAILED:
             phase, ended = Phase.DEAD_RETURNED, replace(ended, at=work.now)
-            work.count(group.queue, Kind.FAILURES, len(members))
             work.ended.add(group.queue)
         case State.EXPIRED:
             phase, ended = Phase.EXPIRED, replace(ended, at=work.now, lease=0)

@@ -74,7 +74,11 @@ from penstock.testing.conformance.assign import (
 from penstock.testing.conformance.bulk import TestColumns, TestReadHistory, TestSplits
 from penstock.testing.conformance.claim import TestBacklog, TestClaim, TestClaimOrder
 from penstock.testing.conformance.concurrency import TestConcurrency
-from penstock.testing.conformance.dead_letter import TestDeadLetter, TestDeadLetterQueue
+from penstock.testing.conformance.dead_letter import (
+    TestDeadLetter,
+    TestDeadLetterQueue,
+    TestNoDeadLetters,
+)
 from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
@@ -164,6 +168,7 @@ __all__ = [
     "TestNack",
     "TestNextDue",
     "TestNextDueOfPartitions",
+    "TestNoDeadLetters",
     "TestOwnLimit",
     "TestOwnership",
     "TestPartitionOrder",

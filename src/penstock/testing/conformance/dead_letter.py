@@ -13,7 +13,7 @@ from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
 from penstock.testing.laws import law
 
-__all__ = ["TestDeadLetter", "TestDeadLetterQueue"]
+__all__ = ["TestDeadLetter", "TestDeadLetterQueue", "TestNoDeadLetters"]
 
 
 async def failed(store: Store, count: int = 1) -> list[MessageId]:
@@ -301,3 +301,75 @@ class TestDeadLetterQueue(Conformance):
         stats = await store.engine.stats(TENANT, "q.dlq")
         assert (stats.watermark, stats.lag) == (end - 1, 0)
         assert (await store.engine.stats(TENANT, "q")).watermark == end - 1
+
+
+class TestNoDeadLetters(Conformance):
+    """With ``dead_letters: false`` a delivery that fails is removed."""
+
+    @law("S3")
+    @pytest.mark.parametrize("way", ["nack", "reject", "lapse at a claim", "lapse at a sweep"])
+    @pytest.mark.parametrize("ordering", Ordering)
+    async def test_what_fails_is_removed(self, store: Store, way: str, ordering: Ordering) -> None:
+        await store.queue(max_attempts=1, dead_letters=False, ordering=ordering)
+        (message_id,) = await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=1000)
+        if way == "nack":
+            assert (await store.nack(delivery, "bad")).state is State.FAILED
+        elif way == "reject":
+            assert (await store.reject(delivery, "bad")).state is State.FAILED
+        else:
+            store.clock.advance(1000)
+            if way == "lapse at a sweep":
+                await store.sweep_all()
+            else:
+                assert await store.claim() == []
+        stats = await store.engine.stats(TENANT, "q")
+        assert (stats.failures, stats.failed, stats.depth, stats.lag) == (1, 0, 0, 0)
+        assert await store.claim("q.dlq") == []
+        assert await store.states(message_id) == {}
+        assert (await store.ack(delivery)).verdict is Verdict.STALE
+        events = await store.engine.history(TENANT, message_id)
+        assert [event.queue for event in events] == []
+
+    async def test_a_lowered_limit_removes_too(self, store: Store) -> None:
+        await store.queue(max_attempts=5, dead_letters=False)
+        ids = await store.publish(b"a", b"b")
+        await store.nack(await store.claim_one())
+        await store.queue(max_attempts=1, dead_letters=False)
+        assert ids_of(await store.claim(limit=2)) == ids[1:]
+        stats = await store.engine.stats(TENANT, "q")
+        assert (stats.failures, stats.failed, stats.in_flight) == (1, 0, 1)
+
+    @law("Q1")
+    async def test_other_queues_keep_the_message(self, store: Store) -> None:
+        await store.queue("a", dead_letters=False)
+        await store.queue("b")
+        (message_id,) = await store.publish(b"x")
+        await store.fail_one("a")
+        assert await store.states(message_id) == {"b": State.AVAILABLE}
+        await store.fail_one("b")
+        assert await store.states(message_id) == {"b": State.FAILED}
+
+    async def test_dead_letters_that_exist_stay(self, store: Store) -> None:
+        await store.queue()
+        first, second = await store.publish(b"a", b"b")
+        await store.fail_one()
+        await store.queue(dead_letters=False)
+        await store.fail_one()
+        assert ids_of(await store.claim("q.dlq", limit=2)) == [first]
+        assert await store.states(second) == {}
+
+    async def test_the_log_can_bring_it_back(self, store: Store) -> None:
+        await store.queue(dead_letters=False)
+        (message_id,) = await store.publish(b"x")
+        await store.fail_one()
+        reply = await store.engine.replay(TENANT, "q", ReplaySource.LOG, None, 10)
+        assert reply.count == 1
+        again = await store.claim_one()
+        assert (again.message.id, again.attempts) == (message_id, 1)
+
+    async def test_the_successor_in_its_partition_follows(self, store: Store) -> None:
+        await store.queue(dead_letters=False, ordering=Ordering.PARTITION)
+        ids = await store.publish(msg(partition_key="a"), msg(partition_key="a"))
+        assert (await store.fail_one()).message.id == ids[0]
+        assert ids_of(await store.claim(limit=9)) == ids[1:]

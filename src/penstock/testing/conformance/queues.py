@@ -42,6 +42,7 @@ class TestQueues(Conformance):
             partition_concurrency=3,
             bucket_size=4,
             paused=True,
+            dead_letters=False,
             description="Rote Bestellungen: ü",
             labels={"team": "Bestellungen", "tier": ""},
         )

@@ -112,7 +112,7 @@ def _end_claim(held: Held) -> None:
 def fail(
     store: Store, queue: Queue, held: Held, transition: Transition, now: int, error: str | None
 ) -> None:
-    """Move the delivery to the dead-letter queue (D1)."""
+    """Move the delivery to the dead-letter queue (D1), or remove it if there is none."""
     close_key(store, queue, held)
     consumer = held.consumer
     _end_claim(held)
@@ -123,6 +123,8 @@ def fail(
     note(
         queue, held, transition, now, state=State.FAILED, consumer=consumer, error=error, dead=False
     )
+    if not queue.policy.dead_letters:
+        del queue.deliveries[held.message_id]
     forget_empty_partitions(store, queue)
 
 

@@ -248,6 +248,7 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "message_ttl_ms": random.choice((None, None, 1_000, 30_000)),
         "done_retention_s": random.choice((0, 10, 3600)),
         "throughput_limit": random.choice((None, None, None, 2)),
+        "dead_letters": random.random() < 0.7,
         "bucket_size": random.choice((0, 1, 1)),
     }
 

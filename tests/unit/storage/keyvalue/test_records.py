@@ -198,6 +198,7 @@ POLICIES = st.builds(
     partition_concurrency=st.integers(1, 1000),
     bucket_size=st.integers(0, 4),
     paused=st.booleans(),
+    dead_letters=st.booleans(),
     description=st.text(max_size=20),
     labels=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
 )
