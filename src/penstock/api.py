@@ -261,10 +261,12 @@ class QueueApi(Protocol):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position.
 
-        ``where`` and ``ids`` select deliveries; with both, those that match both.
+        ``where`` and ``ids`` select deliveries; with both, those that match both. Expired ones are
+        skipped, unless ``ttl_ms`` gives all of them a new expiry: that long after they are due.
         """
         ...
 

@@ -318,6 +318,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
+        ttl_ms: int | None,
     ) -> None:
         async def replay(side: Side) -> Plain:
             reply = await side.engine.replay(
@@ -329,6 +330,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
                 rate=rate,
                 dry_run=dry_run,
                 replay_id=replay_id,
+                ttl_ms=ttl_ms,
             )
             return side.replay(tenant, reply, limit)
 

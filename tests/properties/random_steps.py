@@ -174,6 +174,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "rate": st.sampled_from([None, None, 2]),
             "dry_run": st.sampled_from([False, False, True]),
             "replay_id": st.sampled_from([None, None, "r1", "r2"]),
+            "ttl_ms": st.sampled_from([None, None, 1_000, 40_000]),
         },
     ),
     "purge": (

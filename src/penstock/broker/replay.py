@@ -77,10 +77,11 @@ class Replaying(Scope):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
-        source = check_replay(source, limit, rate, replay_id)
+        source = check_replay(source, limit, rate, replay_id, ttl_ms)
         return await self._engine.replay(
             self.tenant,
             queue,
@@ -90,6 +91,7 @@ class Replaying(Scope):
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
         )
 
     async def purge(

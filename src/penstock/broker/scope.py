@@ -18,6 +18,7 @@ from penstock.model.limits import (
     MAX_FILTER_BYTES,
     MAX_KEY_BYTES,
     MAX_OFFSET,
+    MAX_TIME_MS,
     check_name,
     check_whole,
     shown,
@@ -183,7 +184,7 @@ def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) 
 
 
 def check_replay(
-    source: ReplaySource | str, limit: object, rate: object, replay_id: object
+    source: ReplaySource | str, limit: object, rate: object, replay_id: object, ttl_ms: object
 ) -> ReplaySource:
     """Check the arguments of a replay; returns its source."""
     check_count("limit", limit, BULK_LIMIT)
@@ -191,6 +192,8 @@ def check_replay(
         check_count("rate", rate, _MAX_RATE)
     if replay_id is not None:
         check_text("replay_id", replay_id, least=1)
+    if ttl_ms is not None:
+        check_whole("ttl_ms", ttl_ms, 1, MAX_TIME_MS)
     try:
         return ReplaySource(source)
     except ValueError as error:

@@ -9,6 +9,7 @@ import click
 
 from penstock.api import BULK_LIMIT, QueueApi
 from penstock.cli import printing
+from penstock.cli.amounts import DURATION
 from penstock.cli.options import choices
 from penstock.cli.printing import Column, moment, preview
 from penstock.cli.progress import meter
@@ -100,6 +101,12 @@ async def _pages(
 @click.option("--where", help="Only messages for which this filter is TRUE.")
 @click.option("--dry-run", is_flag=True, help="Only count, and show a sample.")
 @click.option("--rate", type=click.IntRange(1), help="Deliveries per second; default: unlimited.")
+@click.option(
+    "--ttl",
+    "ttl_ms",
+    type=DURATION,
+    help="Give them a new expiry, from when they are due. Without it expired ones are skipped.",
+)
 @click.option("--replay-id", help="A repeat with the same id moves nothing twice.")
 @click.option(
     "--limit",
@@ -117,6 +124,7 @@ async def replay(
     where: str | None,
     dry_run: bool,
     rate: int | None,
+    ttl_ms: int | None,
     replay_id: str | None,
     limit: int,
 ) -> None:
@@ -141,6 +149,7 @@ async def replay(
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
         )
     found = {"count": reply.count, "skipped": reply.skipped, "dry_run": dry_run}
     if printing.as_json({**found, "sample": reply.sample}):

@@ -98,13 +98,16 @@ class Replaying(Scope):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
-        source = check_replay(source, limit, rate, replay_id)
+        source = check_replay(source, limit, rate, replay_id, ttl_ms)
         check_ids(ids)
         named = None if ids is None else tuple(ids)
-        body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id, named)
+        body = ReplayBody(
+            source, check_filter(where), limit, rate, dry_run, replay_id, named, ttl_ms
+        )
         answer = await self._send(
             "POST",
             f"/v1/queues/{queue}/replays",

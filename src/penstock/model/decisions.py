@@ -32,6 +32,7 @@ __all__ = [
     "lease_for",
     "lowered_limit_error",
     "replay_due_at",
+    "replay_expires_at",
     "retained_after",
     "returned_by",
     "transition_of",
@@ -179,6 +180,11 @@ def _failed(policy: QueuePolicy, error: str | None) -> Ending:
 def replay_due_at(deliver_at: int, now: int, nth: int, rate: int | None) -> int:
     """When the ``nth`` delivery of a replay is due, at ``rate`` deliveries per second."""
     return max(deliver_at, now + (nth * 1000 // rate if rate else 0))
+
+
+def replay_expires_at(expires_at: int | None, due_at: int, ttl_ms: int | None) -> int | None:
+    """When a replayed delivery expires: as before, or ``ttl_ms`` after it is due."""
+    return expires_at if ttl_ms is None else min(due_at + ttl_ms, MAX_TIME_MS)
 
 
 def retained_after(policy: QueuePolicy, state: State, now: int) -> int | None:

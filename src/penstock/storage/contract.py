@@ -353,13 +353,16 @@ class Engine(BulkReading, ABC):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         """Make selected deliveries available again, with attempts 0, at their old position.
 
         Selects in publish order: ``failed`` or ``done`` deliveries, or log entries that match the
         queue's filter and are not live in it. The same ``replay_id`` moves a message only once.
-        Messages past ``expires_at`` are skipped. ``rate`` (per second) delays the i-th message by
-        i * 1000 // rate ms; ``deliver_at`` still applies. ``dry_run`` counts up to ``limit`` and
+        Deliveries past ``expires_at`` are skipped, unless ``ttl_ms`` gives them a new one, counted
+        from when they are due. The log keeps the old one. Dead letters do not expire: ``Conflict``
+        for a replay within a dead-letter queue. ``rate`` (per second) delays the i-th message by i
+        * 1000 // rate ms; ``deliver_at`` still applies. ``dry_run`` counts up to ``limit`` and
         samples ten. Replaying ``Q.dlq`` from ``failed`` is replaying Q from ``failed``.
         """
 

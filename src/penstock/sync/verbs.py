@@ -290,10 +290,12 @@ class SyncVerbs(BlockingVerbs):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position.
 
-        ``where`` and ``ids`` select deliveries; with both, those that match both.
+        ``where`` and ``ids`` select deliveries; with both, those that match both. Expired ones are
+        skipped, unless ``ttl_ms`` gives all of them a new expiry: that long after they are due.
         """
         return self._run(
             self._verbs.replay,
@@ -305,6 +307,7 @@ class SyncVerbs(BlockingVerbs):
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
         )
 
     def purge(

@@ -278,6 +278,7 @@ class Oracle(Engine):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         with self._telling() as (store, now):
             found, dead = store.find(tenant, queue)
@@ -292,6 +293,7 @@ class Oracle(Engine):
                 rate=rate,
                 dry_run=dry_run,
                 replay_id=replay_id,
+                ttl_ms=ttl_ms,
             )
 
     async def purge(

@@ -95,6 +95,8 @@ class ReplayBody(Struct, frozen=True, forbid_unknown_fields=True):
     replay_id: str | None = None
     ids: tuple[int, ...] | None = None
     """Message ids; None: all that match ``where``."""
+    ttl_ms: int | None = None
+    """The new expiry of each, from when it is due; None: expired ones are skipped."""
 
 
 class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):

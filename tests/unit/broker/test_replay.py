@@ -20,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.filters import parse
 from penstock.model.identity import StoreIdentity
-from penstock.model.limits import MAX_FILTER_BYTES
+from penstock.model.limits import MAX_FILTER_BYTES, MAX_TIME_MS
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -107,6 +107,12 @@ async def test_a_page_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> 
 @pytest.mark.parametrize("limit", [*BAD_COUNTS, 10_001])
 async def test_a_read_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     await refuses(q.read_log(limit=limit), BadInput, "limit", 10_000)
+
+
+@law("E1")
+@pytest.mark.parametrize("ttl_ms", [0, -1, True, 1.0, "1", MAX_TIME_MS + 1])
+async def test_a_ttl_out_of_bounds(q: Broker, refuses: Refuses, ttl_ms: Any) -> None:
+    await refuses(q.replay("stock", ttl_ms=ttl_ms), BadInput, "ttl_ms", MAX_TIME_MS)
 
 
 @law("E1")

@@ -52,8 +52,17 @@ def test_replay_from_done_and_from_the_log(orders: Shell) -> None:
     assert orders.json("replay", "orders", "--from", "done", "--limit", "1")["count"] == 1
     assert orders.json("replay", "orders", "--from", "log", "--rate", "1000")["count"] == 2
     orders("replay", "orders", "--from", "space", code=2)
+    orders("replay", "orders", "--ttl", "0s", code=3)
     orders("replay", "missing", code=4)
     orders("replay", "orders", "--where", "amount >", code=3)
+
+
+def test_replay_with_a_new_ttl(orders: Shell) -> None:
+    orders("consume", "orders")
+    reply = orders.json("replay", "orders", "--from", "done", "--limit", "1", "--ttl", "1h")
+    expires_at = reply["sample"][0]["message"]["expires_at"]
+    page = orders.json("peek", "orders")
+    assert page["message"]["expires_at"] == expires_at
 
 
 def test_message_with_where_it_stands(orders: Shell) -> None:

@@ -190,6 +190,7 @@ async def looking_and_bulk(q: QueueApi, clock: FakeClock) -> AsyncIterator[objec
     yield await q.replay("jobs", dry_run=True, ids=[0, 1])
     yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", limit=10)
     yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", rate=5)
+    yield await q.replay("jobs", "log", dry_run=True, ttl_ms=4_000)
     yield await q.purge("jobs", "failed", where="n = 1")
     yield await q.purge("jobs", "done")
     await q.create_queue("history", start="earliest")
@@ -345,6 +346,8 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.replay("jobs", "everything"),
         bad.replay("jobs", where="nonsense("),
         bad.replay("jobs", rate=0),
+        bad.replay("jobs", ttl_ms=0),
+        bad.replay("jobs.dlq", "done", ttl_ms=1),
         bad.replay("jobs", ids=["one"]),
         bad.replay("jobs", replay_id=""),
         bad.purge("jobs", "sideways"),

@@ -114,6 +114,7 @@ async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # 
         rate=body.rate,
         dry_run=body.dry_run,
         replay_id=body.replay_id,
+        ttl_ms=body.ttl_ms,
     )
     # A replay that moves deliveries continues after a disconnect; one that only counts stops.
     return await call.scan(replaying) if body.dry_run else await replaying

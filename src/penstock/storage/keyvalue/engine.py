@@ -412,6 +412,7 @@ class KeyValueEngine(
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         began = self._begin()
         work = Replay(
@@ -424,6 +425,7 @@ class KeyValueEngine(
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
             slice_size=self._core.slice_size,
         )
         while True:

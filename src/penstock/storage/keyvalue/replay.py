@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.errors import Conflict
 from penstock.filters import Filter, Selection
-from penstock.model.decisions import is_expired, replay_due_at
+from penstock.model.decisions import is_expired, replay_due_at, replay_expires_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import LIVE, State
@@ -54,6 +54,7 @@ class Replay:
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
+        ttl_ms: int | None,
         slice_size: int,
     ) -> None:
         if queue.is_dead_letter:
@@ -61,6 +62,9 @@ class Replay:
                 raise Conflict("A dead-letter queue is not filled from the log.", field="source")
             if source is ReplaySource.FAILED:
                 queue = queue.home
+        if ttl_ms is not None and queue.is_dead_letter:
+            raise Conflict("Dead letters do not expire.", field="ttl_ms")
+        self._ttl_ms = ttl_ms
         self.queue = queue
         self._log = log
         self._source = source
@@ -92,9 +96,9 @@ class Replay:
             snapshot = self._as_logged(snapshot)  # noqa: PLW2901
             if not self._selects(snapshot, now):
                 continue
-            snapshot = self._as_delivered(snapshot, now)  # noqa: PLW2901
             deliver_at = snapshot.message.deliver_at
             due_at = max(now, replay_due_at(deliver_at, self._began, self._count, self._rate))
+            snapshot = self._as_delivered(snapshot, now, due_at)  # noqa: PLW2901
             if len(self._sample) < _SAMPLE:
                 self._sample.append(self._replayed(snapshot, now, due_at))
             if not self._dry_run:
@@ -138,7 +142,8 @@ class Replay:
         message = snapshot.message
         if self._where is not None and not self._where.matches(message):
             return False
-        expired = not self.queue.is_dead_letter and is_expired(message.expires_at, now)
+        dead, renewed = self.queue.is_dead_letter, self._ttl_ms is not None
+        expired = not dead and not renewed and is_expired(message.expires_at, now)
         if expired or self._is_marked(message):
             self._skipped += 1
             return False
@@ -152,11 +157,16 @@ class Replay:
         logged = self._log.find(self.queue.tenant, message.id)
         return snapshot if logged is None else replace(snapshot, message=logged[0])
 
-    def _as_delivered(self, snapshot: Snapshot, now: int) -> Snapshot:
+    def _as_delivered(self, snapshot: Snapshot, now: int, due_at: int) -> Snapshot:
         """The delivery with its expiry after the replay: it enters the queue again."""
         if self.queue.is_dead_letter:
             return snapshot
-        message, _ = entering(self.queue.policy, snapshot.message, b"", now)
+        message = snapshot.message
+        if self._ttl_ms is not None:
+            # The delivery has its own copy of the metadata, so the log does not change.
+            expires_at = replay_expires_at(None, due_at, self._ttl_ms)
+            message = replace(message, expires_at=expires_at)
+        message, _ = entering(self.queue.policy, message, b"", now)
         return snapshot if message is snapshot.message else replace(snapshot, message=message)
 
     def _is_marked(self, message: Message) -> bool:

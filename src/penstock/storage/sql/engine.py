@@ -276,6 +276,7 @@ class SqlEngine(Engine):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
+        ttl_ms: int | None = None,
     ) -> ReplayReply:
         return await replay.replay(
             self._core,
@@ -287,6 +288,7 @@ class SqlEngine(Engine):
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
         )
 
     async def purge(

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Conflict, UnknownQueue
 from penstock.filters import Selection, parse
-from penstock.model.decisions import expiry_in_queue, is_expired, replay_due_at
+from penstock.model.decisions import expiry_in_queue, is_expired, replay_due_at, replay_expires_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
@@ -68,6 +68,7 @@ async def replay(
     rate: int | None,
     dry_run: bool,
     replay_id: str | None,
+    ttl_ms: int | None,
 ) -> ReplayReply:
     """Bring back up to ``limit`` deliveries; a dry run only reports them."""
     settled = (await core.stable()).settled if source is ReplaySource.LOG else 0
@@ -76,6 +77,8 @@ async def replay(
         found, dead = work.tenant.find(queue)
         if dead and source is ReplaySource.LOG:
             raise Conflict("A dead-letter queue has no log of its own.", field="source")
+        if dead and source is ReplaySource.DONE and ttl_ms is not None:
+            raise Conflict("Dead letters do not expire.", field="ttl_ms")
         replaying = _Replay(
             core,
             work,
@@ -87,6 +90,7 @@ async def replay(
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            ttl_ms=ttl_ms,
         )
         cursor = await _lock(work, found, dry_run=dry_run)
         match source:
@@ -126,6 +130,7 @@ class _Replay:
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
+        ttl_ms: int | None,
     ) -> None:
         self._core = core
         self._work = work
@@ -136,6 +141,7 @@ class _Replay:
         self._rate = rate
         self._dry_run = dry_run
         self._replay_id = replay_id
+        self._ttl_ms = ttl_ms
         self._moved = 0
         self._skipped = 0
         self._sample: list[Snapshot] = []
@@ -269,7 +275,8 @@ class _Replay:
         return {message for (message,) in rows}
 
     def _is_expired(self, message: Message) -> bool:
-        return not self._dead and is_expired(message.expires_at, self._work.now)
+        renewed = self._ttl_ms is not None
+        return not self._dead and not renewed and is_expired(message.expires_at, self._work.now)
 
     async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
         moves: dict[tuple[int, Phase, DeliveryRecord], tuple[DeliveryGroup, list[int]]] = {}
@@ -333,11 +340,12 @@ class _Replay:
             State.DELAYED if delayed else State.AVAILABLE,
             dead=is_dead(phase),
         )
+        expires_at = replay_expires_at(message.expires_at, due_at, self._ttl_ms)
         record = DeliveryRecord(
             joined_at=now if before is None else before.joined_at,
-            expires_at=message.expires_at
+            expires_at=expires_at
             if self._dead
-            else expiry_in_queue(self._queue.policy, message.expires_at, now),
+            else expiry_in_queue(self._queue.policy, expires_at, now),
             max_attempts=message.max_attempts,
             due_at=due_at if delayed else None,
             lease=0 if before is None else before.lease,

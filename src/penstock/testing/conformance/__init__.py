@@ -105,6 +105,7 @@ from penstock.testing.conformance.ready_partitions import TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
+from penstock.testing.conformance.replay_ttl import TestReplayTtl
 from penstock.testing.conformance.results import TestEnded, TestResults
 from penstock.testing.conformance.route import (
     TestCatchingUp,
@@ -187,6 +188,7 @@ __all__ = [
     "TestReplayFromLog",
     "TestReplayIds",
     "TestReplaySample",
+    "TestReplayTtl",
     "TestResults",
     "TestRouting",
     "TestSettleAndPublish",

@@ -30,11 +30,14 @@ def replay(
     rate: int | None,
     dry_run: bool,
     replay_id: str | None,
+    ttl_ms: int | None,
 ) -> ReplayReply:
     """Make the selected deliveries available again, in publish order."""
     if dead and source is ReplaySource.LOG:
         raise Conflict("A dead-letter queue has no log of its own.", field="source")
     dead = dead and source is ReplaySource.DONE
+    if dead and ttl_ms is not None:
+        raise Conflict("Dead letters do not expire.", field="ttl_ms")
     moved = skipped = 0
     sample: list[Snapshot] = []
     for message_id in _selected(store, queue, source, dead=dead):
@@ -45,12 +48,14 @@ def replay(
             break
         mark = (f"{queue.shown_as(dead=dead)} {replay_id}", message_id)
         if (replay_id is not None and mark in queue.replayed) or (
-            not dead and transitions.is_expired(message, now)
+            not dead and ttl_ms is None and transitions.is_expired(message, now)
         ):
             skipped += 1
             continue
         due_at = max(message.deliver_at, now + (moved * 1000 // rate if rate else 0))
         held = _replayed(queue, message_id, due_at, now, dead=dead)
+        if ttl_ms is not None:
+            held.expires_at = due_at + ttl_ms
         moved += 1
         if len(sample) < _SAMPLE:
             sample.append(read_verbs.snapshot(store, queue, held))

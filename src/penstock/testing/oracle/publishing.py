@@ -227,6 +227,7 @@ class _Batch:
                 transitions.remove(self.store, queue, held)
             else:
                 held.ttl_ends = transitions.ttl_ends(queue, self.now)
+                held.expires_at = None
         if new.auto_create and self._is_for_a_new_queue(message):
             self._add(self._create_queue(message.topic), message)
         self._remember_key(message)

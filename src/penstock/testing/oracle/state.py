@@ -54,6 +54,8 @@ class Held:
     consumer: str | None = None
     error: str | None = None
     result: bytes | None = None
+    expires_at: int | None = None
+    """Instead of the message's, if it was replayed with a new ttl."""
     events: tuple[Event, ...] = ()
 
     @property
@@ -217,7 +219,8 @@ class Store:
     def message(self, queue: Queue, held: Held) -> Message:
         """The message of a delivery, which may expire earlier in this queue."""
         message = self.messages[(queue.tenant, held.message_id)].message
-        ends = [at for at in (message.expires_at, held.ttl_ends) if at is not None]
+        own = message.expires_at if held.expires_at is None else held.expires_at
+        ends = [at for at in (own, held.ttl_ends) if at is not None]
         return replace(message, expires_at=min(ends, default=None))
 
     def place(self, queue: Queue, held: Held) -> tuple[int, int]:

@@ -280,6 +280,7 @@ def _replay(random: _Dice) -> dict[str, Any]:
         "rate": random.choice((None, None, 2)),
         "dry_run": random.random() < 0.15,
         "replay_id": random.choice((None, None, "r1", "r2")),
+        "ttl_ms": random.choice((None, None, 1_000, 40_000)),
     }
 
 
