@@ -1,9 +1,8 @@
-"""Logging and tracing of a process: log lines, request ids, trace context.
+"""Logging of a process: log lines and request ids.
 
 A record is always one log line: control characters are escaped, so that input cannot forge a
-second line, and text that looks like a credential is masked. Trace context follows W3C's
-https://www.w3.org/TR/trace-context/: a ``traceparent`` that breaks a rule is ignored. Metrics
-are in ``penstock.server.metrics``.
+second line, and text that looks like a credential is masked. Lines inside a span have its
+ids (``penstock.tracing``). Metrics are in ``penstock.server.metrics``.
 """
 
 from __future__ import annotations
@@ -18,24 +17,16 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from penstock.model.limits import shown
+from penstock.tracing import current_ids
 
 __all__ = [
     "RandomBytes",
-    "Trace",
     "configure_logging",
     "current_request_id",
     "current_tenant",
-    "current_trace",
     "id_bytes",
     "new_request_id",
-    "new_span_id",
-    "new_trace",
-    "parse_traceparent",
-    "parse_tracestate",
 ]
 
 #: Returns that many random bytes.
@@ -52,89 +43,11 @@ def id_bytes(count: int) -> bytes:
 
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 current_tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
-current_trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def new_request_id(source: RandomBytes = id_bytes) -> str:
     """An id for a request that has none."""
     return source(8).hex()
-
-
-# -- trace context -------------------------------------------------------------------------
-
-_TRACEPARENT: Final = re.compile(
-    r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
-    r"(?P<rest>-.*)?"
-)
-_MAX_TRACEPARENT: Final = 512
-#: Sampled and random; the other bits have no meaning yet and are not passed on.
-_KNOWN_FLAGS: Final = 0x03
-_MAX_STATE_MEMBERS: Final = 32
-#: The length that every vendor has to propagate; a longer state is dropped as a whole.
-_MAX_STATE: Final = 512
-_STATE_MEMBER: Final = re.compile(
-    r"(?P<key>[a-z0-9][a-z0-9_*/@-]{0,255})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
-)
-
-
-class Trace(Struct, frozen=True):
-    """A position in a trace."""
-
-    trace_id: str
-    span_id: str
-    flags: int = 0
-    state: str = ""
-    """Vendor data, as in ``tracestate``."""
-
-    def child(self, span_id: str) -> Trace:
-        """The same trace with a child span."""
-        return replace(self, span_id=span_id)
-
-    def format(self) -> str:
-        """The value of the header ``traceparent``."""
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
-
-
-def parse_traceparent(text: str, state: str = "") -> Trace | None:
-    """The trace in the two headers, or None if ``traceparent`` breaks a rule."""
-    if len(text) > _MAX_TRACEPARENT:
-        return None
-    found = _TRACEPARENT.fullmatch(text)
-    if found is None:
-        return None
-    version, rest = found["version"], found["rest"]
-    # Later versions may have more fields; version 00 has exactly these, and ff is reserved.
-    if version == "ff" or (version == "00" and rest is not None):
-        return None
-    if not int(found["trace"], 16) or not int(found["span"], 16):
-        return None
-    flags = int(found["flags"], 16) & _KNOWN_FLAGS
-    return Trace(found["trace"], found["span"], flags, parse_tracestate(state))
-
-
-def parse_tracestate(text: str) -> str:
-    """The members of ``tracestate`` without blanks between them; empty if one is malformed."""
-    if not text or len(text) > _MAX_STATE:
-        return ""
-    members = [member for item in text.split(",") if (member := item.strip(" \t"))]
-    matches = [_STATE_MEMBER.fullmatch(member) for member in members]
-    keys = {match["key"] for match in matches if match is not None}
-    # A malformed member or a duplicate key leaves fewer keys than members.
-    if len(keys) != len(members) or len(members) > _MAX_STATE_MEMBERS:
-        return ""
-    return ",".join(members)
-
-
-def new_span_id(source: RandomBytes = id_bytes) -> str:
-    """An id for a span; never zero, which means none."""
-    return source(8).hex().replace("0" * 16, "0" * 15 + "1")
-
-
-def new_trace(source: RandomBytes = id_bytes, *, sampled: bool = True) -> Trace:
-    """A new trace."""
-    trace_id = source(16).hex().replace("0" * 32, "0" * 31 + "1")
-    # Random: all of the id is, so it may be used for sampling.
-    return Trace(trace_id, new_span_id(source), 0x02 | sampled)
 
 
 # -- log lines -----------------------------------------------------------------------------
@@ -223,12 +136,12 @@ def _time(record: logging.LogRecord) -> str:
 
 def _fields(record: logging.LogRecord) -> Fields:
     """The context of the line, and the fields of ``extra``."""
-    trace = current_trace.get()
+    trace_id, span_id = current_ids() or (None, None)
     context: Fields = {
         "request_id": current_request_id.get(),
         "tenant": current_tenant.get(),
-        "trace_id": None if trace is None else trace.trace_id,
-        "span_id": None if trace is None else trace.span_id,
+        "trace_id": trace_id,
+        "span_id": span_id,
     }
     extra = {name: value for name, value in vars(record).items() if name not in _OWN}
     return {

@@ -26,6 +26,7 @@ from penstock.model.delivery import Delivery, Ownership, Release
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
+from penstock.tracing import traced_claim
 
 __all__ = ["Claiming", "Throttle", "check_claim", "check_lease", "check_wait"]
 
@@ -42,6 +43,7 @@ class Claiming(Scope):
         super().__init__(engine, options, tenant)
         self._throttles: dict[str, Throttle] = {}
 
+    @traced_claim
     async def claim(
         self,
         queue: str,

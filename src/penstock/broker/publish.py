@@ -50,6 +50,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
+from penstock.tracing import traced_headers, traced_messages, traced_publish
 
 __all__ = [
     "Publishing",
@@ -80,6 +81,7 @@ class Publishing(Scope):
         super().__init__(engine, options, tenant)
         self._batcher = PublishBatcher(engine, self.tenant)
 
+    @traced_publish
     async def publish(
         self,
         topic: str,
@@ -109,7 +111,7 @@ class Publishing(Scope):
         message = NewMessage(
             raw,
             # A copy: the message waits for the end of the loop turn, and the caller may change it.
-            headers.copy() if type(headers) is dict else headers,
+            traced_headers(headers.copy() if type(headers) is dict else headers),
             id,
             key,
             partition_key,
@@ -138,6 +140,7 @@ class Publishing(Scope):
                 tries += 1
                 await self._check_again(error, tries, topic)
 
+    @traced_publish
     async def publish_batch(
         self,
         topic: str,
@@ -157,6 +160,7 @@ class Publishing(Scope):
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
+        messages = traced_messages(messages)
         if auto_create is not True:
             messages = without_auto_create(messages, auto_create)
         tries = 0

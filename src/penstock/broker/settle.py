@@ -32,6 +32,7 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
 from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Outgoing
+from penstock.tracing import traced_settle
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
 
@@ -43,6 +44,7 @@ _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
 class Settling(Publishing, SingleSettlements):
     """The verbs that end claims."""
 
+    @traced_settle
     async def settle(
         self,
         queue: str,

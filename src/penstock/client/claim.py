@@ -17,6 +17,7 @@ from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.model.delivery import Delivery, Ownership
 from penstock.model.limits import check_name, check_queue_name
+from penstock.tracing import traced_claim
 from penstock.wire.bodies import ClaimBody, ClaimReply, JoinBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 
@@ -29,6 +30,7 @@ _OWNERSHIP: Final = msgspec.msgpack.Decoder(Ownership)
 class Claiming(Scope):
     """The verbs that take deliveries."""
 
+    @traced_claim
     async def claim(
         self,
         queue: str,

@@ -31,9 +31,9 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.tracing import traced_headers, traced_messages, traced_publish
 from penstock.wire.bodies import PublishBody
 from penstock.wire.codecs import BATCH_MSGPACK, encode_msgpack
-from penstock.wire.trace_headers import traced, traced_headers
 
 __all__ = ["Publishing", "as_sendable"]
 
@@ -54,6 +54,7 @@ class Publishing(Scope):
             self._publish_singles, options
         )
 
+    @traced_publish
     async def publish(
         self,
         topic: str,
@@ -97,6 +98,7 @@ class Publishing(Scope):
         )
         return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
 
+    @traced_publish
     async def publish_batch(
         self,
         topic: str,
@@ -117,7 +119,7 @@ class Publishing(Scope):
         check_shape(messages)
         if auto_create is not True:
             messages = without_auto_create(messages, auto_create)
-        return await self._publish(topic, traced(messages), durability, batch_id, batch_ms)
+        return await self._publish(topic, traced_messages(messages), durability, batch_id, batch_ms)
 
     async def _publish_singles(
         self, kind: _Kind, messages: list[NewMessage]

@@ -38,10 +38,10 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_name
 from penstock.model.message import Outgoing
 from penstock.model.settling_exceptions import SettlingException
+from penstock.tracing import traced_messages, traced_settle
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 from penstock.wire.problems import read_problem, to_error
-from penstock.wire.trace_headers import traced
 
 __all__ = ["Settling"]
 
@@ -60,6 +60,7 @@ class Settling(Publishing, SingleSettlements):
             self._settle_singles, options
         )
 
+    @traced_settle
     async def settle(
         self,
         queue: str,
@@ -73,6 +74,7 @@ class Settling(Publishing, SingleSettlements):
             publish = self._complete(publish)
         return await self._settle(queue, settlements, publish)
 
+    @traced_settle
     async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
         queue = check_queue_name(delivery.queue)
         size = _SETTLEMENT_BYTES + _carried(settlement)
@@ -111,7 +113,7 @@ class Settling(Publishing, SingleSettlements):
         for item in publish:
             check_name(item.topic, "topic")
             check_shape(item.messages)
-        return [Outgoing(item.topic, traced(item.messages)) for item in publish]
+        return [Outgoing(item.topic, traced_messages(item.messages)) for item in publish]
 
 
 def _read(answer: Answer) -> SettleReply:

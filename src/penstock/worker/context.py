@@ -15,7 +15,7 @@ from penstock.consume.lease import Lease
 from penstock.model.delivery import Delivery
 from penstock.model.limits import DEFAULT_PRIORITY, check_name
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, NewMessage, Outgoing
-from penstock.wire.trace_headers import traced_headers
+from penstock.tracing import traced_headers
 from penstock.worker.payload import encode
 
 __all__ = ["Context", "Sendable"]

@@ -19,6 +19,7 @@ from penstock.model.delivery import Ack, Nack, Outcome, Reject
 from penstock.model.message import MessageId
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
+from penstock.tracing import continued
 from penstock.worker.context import Context
 from penstock.worker.middleware import Next
 from penstock.worker.registration import Registration, Rules
@@ -62,7 +63,8 @@ class Handling:
         try:
             async with lease:
                 decision, raised = await self._decide(context, rules)
-                handled = await self._settle(context, rules, decision, raised)
+                with continued(lease.headers):
+                    handled = await self._settle(context, rules, decision, raised)
         except PenstockError as error:
             # Keep going: if the error is permanent, the next claim raises it.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)

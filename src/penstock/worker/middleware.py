@@ -23,7 +23,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from penstock.model.settling_exceptions import Reject, Retry
-from penstock.telemetry import current_trace, new_span_id, parse_traceparent
+from penstock.tracing import handling
 from penstock.worker.context import Context
 
 __all__ = ["Middleware", "Next", "Observe", "Timing", "chained", "timing", "tracing"]
@@ -61,16 +61,9 @@ def _through(layer: Middleware, next: Next, context: Context) -> Awaitable[objec
 
 
 async def tracing(context: Context, next: Next) -> object:
-    """Make the message's trace the current one, with a new child span."""
-    parent, state = context.headers.get("traceparent"), context.headers.get("tracestate", "")
-    trace = parse_traceparent(parent, str(state)) if isinstance(parent, str) else None
-    if trace is None:
+    """Give the handling a span in the message's trace, if the program uses OpenTelemetry."""
+    with handling(context.queue, context.handler, context.delivery):
         return await next(context)
-    token = current_trace.set(trace.child(new_span_id()))
-    try:
-        return await next(context)
-    finally:
-        current_trace.reset(token)
 
 
 def timing(observe: Observe | None) -> Middleware:

@@ -14,13 +14,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    TraceState,
+    use_span,
+)
 
 from penstock import Ack, NewMessage, Outgoing
 from penstock.broker import Broker
 from penstock.client import Client, connect
 from penstock.client.ids import Ids
 from penstock.errors import BadInput, StaleReceipt, Unauthenticated, Unreachable
-from penstock.telemetry import Trace, current_trace
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from penstock.wire.bodies import PublishBody
@@ -29,7 +35,15 @@ from tests.unit.client.hosting import Fault, Host
 
 pytestmark = pytest.mark.timeout(60)
 
-TRACE = Trace("1" * 32, "2" * 16, 1, "vendor=7")
+SPAN = NonRecordingSpan(
+    SpanContext(
+        int("1" * 32, 16),
+        int("2" * 16, 16),
+        is_remote=False,
+        trace_flags=TraceFlags(1),
+        trace_state=TraceState([("vendor", "7")]),
+    )
+)
 
 
 def bodies(host: Host) -> list[PublishBody]:
@@ -275,16 +289,16 @@ async def test_a_message_carries_the_trace_that_it_was_published_in(
     q: Client, host: Host, broker: Broker
 ) -> None:
     await q.create_queue("jobs", "topic = 't'")
-    token = current_trace.set(TRACE)
-    await asyncio.gather(
-        q.publish("t", b"1", headers={"n": 1}), q.publish("t", b"2", headers={"traceparent": "own"})
-    )
-    await q.publish_batch("t", [NewMessage(b"3")])
-    (delivery,) = await q.claim("jobs")
-    outgoing = [Outgoing("u", [NewMessage(b"4")])]
-    await q.settle("jobs", [Ack(delivery.receipt)], publish=outgoing)
-    current_trace.reset(token)
+    with use_span(SPAN):
+        await asyncio.gather(
+            q.publish("t", b"1", headers={"n": 1}),
+            q.publish("t", b"2", headers={"traceparent": "own"}),
+        )
+        await q.publish_batch("t", [NewMessage(b"3")])
+        (delivery,) = await q.claim("jobs")
+        outgoing = [Outgoing("u", [NewMessage(b"4")])]
+        await q.settle("jobs", [Ack(delivery.receipt)], publish=outgoing)
     await q.publish("t", b"5")
     headers = [entry.message.headers for entry in (await broker.read_log()).entries]
-    trace = {"traceparent": TRACE.format(), "tracestate": "vendor=7"}
+    trace = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "tracestate": "vendor=7"}
     assert headers == [{**trace, "n": 1}, {"traceparent": "own"}, trace, trace, {}]

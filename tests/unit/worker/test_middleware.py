@@ -7,7 +7,6 @@ import contextvars
 import pytest
 
 from penstock import State
-from penstock.telemetry import current_trace, parse_traceparent
 from penstock.testing.inline import inline
 from penstock.worker import App, Context, Next, Reject, Retry, Timing
 
@@ -92,69 +91,6 @@ async def test_it_sees_what_the_handler_raises_and_what_cannot_be_read() -> None
         await q.publish("q", b"one")
         await q.run_until_idle()
     assert seen == ["ValueError", "Reject"]
-
-
-async def test_the_trace_of_the_message_is_current_in_the_handler_one_span_down() -> None:
-    app = App("http://nowhere")
-    parent = parse_traceparent(PARENT, "vendor=1")
-    assert parent is not None
-    spans = []
-
-    @app.worker("q")
-    async def handler(context: Context) -> None:
-        trace = current_trace.get()
-        assert trace is not None
-        assert (trace.trace_id, trace.flags, trace.state) == (
-            parent.trace_id,
-            parent.flags,
-            "vendor=1",
-        )
-        spans.append(trace.span_id)
-        context.publish("out", b"")
-
-    @app.worker("threaded")
-    def threaded(context: Context) -> None:
-        trace = current_trace.get()
-        assert trace is not None
-        spans.append(trace.span_id)
-        context.publish("out", b"", headers={"traceparent": "mine"})
-
-    async with inline(app) as q:
-        headers = {"traceparent": PARENT, "tracestate": "vendor=1"}
-        await q.publish("q", b"", headers=headers)
-        await q.publish("threaded", b"", headers=headers)
-        end = await q.log_end()
-        handled = await q.run_until_idle()
-        page = await q.read_log(end)
-    assert [item.state for item in handled] == [State.DONE, State.DONE]
-    assert len({parent.span_id, *spans}) == 3
-    # What is published with the ack continues the trace, from the handler's span.
-    published, own = (entry.message.headers for entry in page.entries)
-    assert published == {
-        "traceparent": f"00-{parent.trace_id}-{spans[0]}-01",
-        "tracestate": "vendor=1",
-    }
-    assert own["traceparent"] == "mine"
-    assert current_trace.get() is None
-
-
-@pytest.mark.parametrize("header", ["garbage", 7, None])
-async def test_without_a_valid_traceparent_there_is_no_trace(header: str | int | None) -> None:
-    app = App("http://nowhere")
-    traces = []
-
-    @app.worker("q")
-    async def handler(context: Context) -> None:
-        traces.append(current_trace.get())
-        context.publish("out", b"")
-
-    async with inline(app) as q:
-        await q.publish("q", b"", headers={} if header is None else {"traceparent": header})
-        end = await q.log_end()
-        await q.run_until_idle()
-        (entry,) = (await q.read_log(end)).entries
-    assert traces == [None]
-    assert entry.message.headers == {}
 
 
 async def test_every_handling_is_observed() -> None:

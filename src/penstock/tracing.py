@@ -1,0 +1,253 @@
+"""Spans and trace context, through ``opentelemetry-api``.
+
+Active as soon as the program has imported ``opentelemetry.trace``, which every program that
+configures OpenTelemetry does. Otherwise each verb pays for one look into ``sys.modules``, and
+nothing is imported.
+
+===================  ========  ==============================================================
+span                 kind      context
+===================  ========  ==============================================================
+``publish {topic}``  producer  its context goes into the message headers ``traceparent`` and
+                               ``tracestate``, unless the message has its own
+``claim {queue}``    client    linked to the contexts of the claimed messages; none if nothing
+                               was claimed
+``handle {queue}``   consumer  a child of the message's context
+``settle {queue}``   client    a child of the current context
+===================  ========  ==============================================================
+
+Attributes follow the semantic conventions for messaging.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
+from typing import Any, Final, TypeVar, cast
+
+from msgspec.structs import replace
+
+from penstock.model.clock import SystemClock
+from penstock.model.delivery import Delivery, Extend
+from penstock.model.limits import MAX_HEADERS
+from penstock.model.message import HeaderValue, NewMessage
+from penstock.version import VERSION
+
+__all__ = [
+    "continued",
+    "current_ids",
+    "handling",
+    "traced_claim",
+    "traced_headers",
+    "traced_messages",
+    "traced_publish",
+    "traced_settle",
+]
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+_API: Final = "opentelemetry.trace"
+_PARENT: Final = "traceparent"
+_STATE: Final = "tracestate"
+_NS_PER_MS: Final = 1_000_000
+_clock: Final = SystemClock()
+
+
+# -- trace context -------------------------------------------------------------------------
+
+
+def traced_headers(headers: Mapping[str, HeaderValue]) -> Mapping[str, HeaderValue]:
+    """The headers with the current trace context, if there is one and they have none."""
+    if _API not in sys.modules or not _has_room(headers):
+        return headers
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier)
+    return {**carrier, **headers} if carrier else headers
+
+
+def traced_messages(messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+    """The messages, each with the current trace context if it has none of its own."""
+    if _API not in sys.modules or current_ids() is None:
+        return messages
+    if not isinstance(messages, list | tuple) or any(
+        type(item) is not NewMessage for item in messages
+    ):
+        return messages  # Refused later.
+    return [replace(item, headers=traced_headers(item.headers)) for item in messages]
+
+
+@contextmanager
+def continued(headers: Mapping[str, HeaderValue]) -> Iterator[None]:
+    """Make the trace context of a message the current one."""
+    if _API not in sys.modules:
+        yield
+        return
+    contexts = import_module("opentelemetry.context")
+    token = contexts.attach(_extracted(headers))
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def current_ids() -> tuple[str, str] | None:
+    """The ids of the current trace and span, for log lines; None without a valid span."""
+    api = sys.modules.get(_API)
+    if api is None:
+        return None
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return api.format_trace_id(context.trace_id), api.format_span_id(context.span_id)
+
+
+# -- spans ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def handling(queue: str, handler: str, delivery: Delivery) -> Iterator[None]:
+    """The span of one handling. An exception is recorded and propagates."""
+    if _API not in sys.modules:
+        yield
+        return
+    attributes = {
+        **_attributes("process", "handle", queue),
+        "messaging.message.id": str(delivery.message.id),
+        "messaging.penstock.attempts": delivery.attempts,
+        "code.function.name": handler,
+    }
+    with _tracer().start_as_current_span(
+        f"handle {queue}",
+        context=_extracted(delivery.message.headers),
+        kind=_kind("CONSUMER"),
+        attributes=attributes,
+    ):
+        yield
+
+
+def traced_publish(verb: F) -> F:
+    """Give a verb that publishes to a topic its span."""
+
+    @wraps(verb)
+    async def publish(*args: Any, **kwargs: Any) -> Any:
+        if _API not in sys.modules:
+            return await verb(*args, **kwargs)
+        topic = _argument(args, kwargs, "topic")
+        with _tracer().start_as_current_span(
+            f"publish {topic}",
+            kind=_kind("PRODUCER"),
+            attributes=_attributes("send", "publish", topic),
+        ):
+            return await verb(*args, **kwargs)
+
+    return cast(F, publish)
+
+
+def traced_claim(verb: F) -> F:
+    """Give a verb that claims from a queue its span."""
+
+    @wraps(verb)
+    async def claim(*args: Any, **kwargs: Any) -> Any:
+        if _API not in sys.modules:
+            return await verb(*args, **kwargs)
+        begun_ms = _clock.now()
+        deliveries = await verb(*args, **kwargs)
+        if deliveries:
+            # Made afterwards: a consumer that waits for messages would fill the trace with
+            # claims that found nothing.
+            queue = _argument(args, kwargs, "queue")
+            attributes = _attributes("receive", "claim", queue)
+            attributes["messaging.batch.message_count"] = len(deliveries)
+            _tracer().start_span(
+                f"claim {queue}",
+                kind=_kind("CLIENT"),
+                attributes=attributes,
+                links=_links(deliveries),
+                start_time=begun_ms * _NS_PER_MS,
+            ).end()
+        return deliveries
+
+    return cast(F, claim)
+
+
+def traced_settle(verb: F) -> F:
+    """Give a verb that settles its span; it takes a queue and settlements, or one of each.
+
+    Extending leases has no span: consumers do it all the time.
+    """
+
+    @wraps(verb)
+    async def settle(*args: Any, **kwargs: Any) -> Any:
+        if _API not in sys.modules:
+            return await verb(*args, **kwargs)
+        target = _argument(args, kwargs, "queue")
+        given = _argument(args, kwargs, "settlements", 2)
+        items = given if isinstance(given, list | tuple) else (given,)
+        if all(isinstance(item, Extend) for item in items):
+            return await verb(*args, **kwargs)
+        queue = target.queue if isinstance(target, Delivery) else target
+        attributes = _attributes("settle", "settle", queue)
+        attributes["messaging.batch.message_count"] = len(items)
+        names = {type(item).__name__.lower() for item in items}
+        attributes["messaging.penstock.settlements"] = sorted(names)
+        with _tracer().start_as_current_span(
+            f"settle {queue}", kind=_kind("CLIENT"), attributes=attributes
+        ):
+            return await verb(*args, **kwargs)
+
+    return cast(F, settle)
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], name: str, index: int = 1) -> Any:
+    """An argument of a method, which the caller may have named; the verb refuses a missing one."""
+    return args[index] if len(args) > index else kwargs.get(name)
+
+
+def _attributes(type: str, name: str, destination: object) -> dict[str, Any]:
+    return {
+        "messaging.system": "penstock",
+        "messaging.operation.type": type,
+        "messaging.operation.name": name,
+        "messaging.destination.name": str(destination),
+    }
+
+
+def _tracer() -> Any:
+    # The provider may be set after the first call, so the tracer is not kept; the SDK caches it.
+    return sys.modules[_API].get_tracer("penstock", VERSION)
+
+
+def _kind(name: str) -> Any:
+    return getattr(sys.modules[_API].SpanKind, name)
+
+
+def _propagator() -> Any:
+    module = import_module("opentelemetry.trace.propagation.tracecontext")
+    return module.TraceContextTextMapPropagator()
+
+
+def _extracted(headers: Mapping[str, HeaderValue]) -> Any:
+    """The context of a message; the current one if its headers have none that is valid."""
+    names = (_PARENT, _STATE)
+    carrier = {name: value for name in names if isinstance(value := headers.get(name), str)}
+    return _propagator().extract(carrier)
+
+
+def _links(deliveries: Sequence[Delivery]) -> list[Any]:
+    api = sys.modules[_API]
+    links = []
+    for delivery in deliveries:
+        if _PARENT in delivery.message.headers:
+            context = api.get_current_span(_extracted(delivery.message.headers)).get_span_context()
+            if context.is_valid:
+                links.append(api.Link(context))
+    return links
+
+
+def _has_room(headers: object) -> bool:
+    """Whether a trace can be added; headers that are not a mapping are refused later."""
+    return (
+        isinstance(headers, Mapping) and _PARENT not in headers and len(headers) < MAX_HEADERS - 1
+    )
