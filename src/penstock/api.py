@@ -134,11 +134,15 @@ class QueueApi(Protocol):
         auto_create: bool = True,
         max_attempts: int | None = None,
         durability: Durability = "fsync",
+        connection: object | None = None,
     ) -> Published:
         """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
 
         The reply says how many queues have the message. With ``auto_create=False`` the message
         creates no queue if no queue takes it.
+
+        With a ``connection`` to the store's own database, the message is part of the transaction
+        open there: it is published if and when that transaction commits. A server cannot do that.
         """
         ...
 
@@ -151,11 +155,13 @@ class QueueApi(Protocol):
         batch_id: str | None = None,
         batch_ms: int | None = None,
         auto_create: bool = True,
+        connection: object | None = None,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
         With ``auto_create=False`` no message of the batch creates a queue.
+        With a ``connection`` the batch is part of the transaction open there, as in ``publish``.
         """
         ...
 

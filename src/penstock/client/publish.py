@@ -73,11 +73,13 @@ class Publishing(Scope):
         auto_create: bool = True,
         max_attempts: int | None = None,
         durability: Durability = "fsync",
+        connection: object | None = None,
     ) -> Published:
         """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
 
         With ``auto_create=False`` the message creates no queue if no queue takes it.
         """
+        _refuse_connection(connection)
         raw, natural_type = to_payload(payload)
         _check(topic, durability)
         message = NewMessage(
@@ -108,12 +110,14 @@ class Publishing(Scope):
         batch_id: str | None = None,
         batch_ms: int | None = None,
         auto_create: bool = True,
+        connection: object | None = None,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
         With ``auto_create=False`` no message of the batch creates a queue.
         """
+        _refuse_connection(connection)
         check_batch_id(batch_id, batch_ms)
         _check(topic, durability)
         check_shape(messages)
@@ -178,6 +182,15 @@ def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
         else replace(message, headers=dict(message.headers))
         for message in messages
     ]
+
+
+def _refuse_connection(connection: object | None) -> None:
+    if connection is not None:
+        raise BadInput(
+            "A server cannot publish in a transaction of its caller; open the store itself, with "
+            "penstock.open.",
+            field="connection",
+        )
 
 
 def _check(topic: str, durability: Durability) -> None:

@@ -282,6 +282,23 @@ async def test_tls(broker: Broker, certificate: tuple[Path, Path]) -> None:
     await host.stop()
 
 
+# -- transactions ------------------------------------------------------------------------
+
+
+@law("E1")
+async def test_a_server_cannot_publish_in_a_transaction_of_its_caller(
+    q: Client, broker: Broker
+) -> None:
+    for publish in (
+        q.publish("t", b"", connection=object()),
+        q.publish_batch("t", [NewMessage(b"")], connection=object()),
+    ):
+        with pytest.raises(BadInput) as caught:
+            await publish
+        assert caught.value.field == "connection"
+    assert (await broker.read_log()).entries == ()
+
+
 # -- traces ------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import asyncmy
 
 from penstock.errors import BadInput, StoreBusy
+from penstock.storage.sql.caller_connections import driver_connection, driver_name
 from penstock.storage.sql.database import (
     ConnectionLost,
     Count,
@@ -31,6 +32,7 @@ from penstock.storage.sql.deliveries import PrimaryKey, message_id, segment_of
 from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.storage.sql.error_mapping import raise_as
 from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.caller_link import DRIVERS, CallerLink, has_transaction
 from penstock.storage.sql.mysql.connection import Connector, Link, Pool, Reply
 from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.mysql.tickets import Tickets
@@ -292,17 +294,21 @@ class MySQL(Database):
 
     @asynccontextmanager
     async def borrowed(self, connection: object) -> AsyncIterator[Session]:
-        if not isinstance(connection, asyncmy.Connection):
+        driver: Any = await driver_connection(connection)
+        link: Link
+        if driver_name(driver) in DRIVERS:
+            is_open, link = has_transaction(driver), CallerLink(driver, self.timeouts)
+        elif isinstance(driver, asyncmy.Connection):
+            in_transaction = not driver.get_autocommit() or driver.get_transaction_status()
+            is_open, link = driver.connected and in_transaction, Link(driver, self.timeouts)
+        else:
             raise BadInput(
-                f"connection is a {type(connection).__name__}; it must be an asyncmy connection.",
+                f"connection is a {type(driver).__name__}; it must be a connection of asyncmy, "
+                "aiomysql, PyMySQL or mysqlclient, or of SQLAlchemy or Django over one of them.",
                 field="connection",
             )
-        driver: Any = connection
-        if not driver.connected or (
-            driver.get_autocommit() and not driver.get_transaction_status()
-        ):
+        if not is_open:
             raise BadInput("connection has no transaction open.", field="connection")
-        link = Link(driver, self.timeouts)
         try:
             await _look_at(link)
             await link.execute_text(f"SAVEPOINT {_SAVEPOINT}")

@@ -24,7 +24,7 @@ from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of
 from penstock.storage.sql.urls import Address
 from penstock.storage.timeouts import Timeouts
 
-__all__ = ["IDLE_S", "Connector", "Link", "Pool", "Reply"]
+__all__ = ["IDLE_S", "Connector", "Link", "Pool", "Reply", "to_text"]
 
 #: Prepared statements per connection. A server has 16,382 for all connections together.
 _STATEMENTS: Final = 120
@@ -103,7 +103,7 @@ class Link:
         statement = await self._prepare(sql) if few else None
         if statement is None:
             cursor = self.connection.cursor()
-            await cursor.execute(_text(sql, values))
+            await cursor.execute(to_text(sql, values))
             return await _reply(cursor)
         result = await statement.execute(values)
         return Reply(result.rows, result.affected_rows, result.insert_id)
@@ -112,7 +112,7 @@ class Link:
         """Run statements in order, in one round trip if they are small."""
         if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
             return [await self.execute(sql, values) for sql, values in parts]
-        text = ";".join([_text(sql, values) for sql, values in parts])
+        text = ";".join([to_text(sql, values) for sql, values in parts])
         return await self.timeouts.run(self._execute_many(text))
 
     async def _execute_many(self, text: str) -> list[Reply]:
@@ -195,7 +195,7 @@ def _weight(values: Sequence[object]) -> int:
     return sum([2 * len(v) if isinstance(v, bytes | str) else _NUMBER for v in values])
 
 
-def _text(sql: str, values: Sequence[object]) -> str:
+def to_text(sql: str, values: Sequence[object]) -> str:
     """The statement with its values as literals."""
     pieces = sql.split("?")
     return "".join(

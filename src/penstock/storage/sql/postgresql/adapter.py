@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import asyncpg
 
 from penstock.errors import BadInput
+from penstock.storage.sql.caller_connections import driver_connection, driver_name
 from penstock.storage.sql.database import (
     LOOKS,
     Database,
@@ -23,6 +24,7 @@ from penstock.storage.sql.database import (
     Stable,
 )
 from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.postgresql.caller_session import DRIVERS, CallerConnection
 from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
 from penstock.storage.sql.postgresql.notifications import Listening
 from penstock.storage.sql.postgresql.session import PostgreSQLSession
@@ -165,24 +167,30 @@ class PostgreSQL(Database):
 
     @asynccontextmanager
     async def borrowed(self, connection: object) -> AsyncIterator[Session]:
-        if not isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+        driver = await driver_connection(connection)
+        if driver_name(driver) in DRIVERS:
+            own: Any = CallerConnection(driver)
+        elif isinstance(driver, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            own = driver
+        else:
             raise BadInput(
-                f"connection is a {type(connection).__name__}; it must be an asyncpg connection.",
+                f"connection is a {type(driver).__name__}; it must be a connection of asyncpg, "
+                "psycopg or psycopg2, or of SQLAlchemy or Django over one of them.",
                 field="connection",
             )
-        if connection.is_closed() or not connection.is_in_transaction():
+        if own.is_closed() or not own.is_in_transaction():
             raise BadInput("connection has no transaction open.", field="connection")
         try:
-            await connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+            await own.execute(f"SAVEPOINT {_SAVEPOINT}")
             try:
-                yield PostgreSQLSession(connection, self.statements, begun=True)
+                yield PostgreSQLSession(own, self.statements, begun=True)
             except BaseException:
-                if not connection.is_closed():
-                    await connection.execute(
+                if not own.is_closed():
+                    await own.execute(
                         f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}; RELEASE SAVEPOINT {_SAVEPOINT}"
                     )
                 raise
-            await connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            await own.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except Exception as error:  # noqa: BLE001  (raised again)
             _raise(error)
 
