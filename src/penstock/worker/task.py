@@ -50,6 +50,7 @@ class TaskOptions(TypedDict, total=False):
     id: str
     key: str
     partition_key: str
+    max_attempts: int
     headers: Mapping[str, HeaderValue]
     durability: Durability
 
@@ -153,6 +154,7 @@ class Task(Generic[P, R]):
             options.get("expires_at"),
             to_ms(options.get("delay_ms")),
             to_ms(options.get("ttl_ms")),
+            max_attempts=options.get("max_attempts"),
         )
 
     def handle(self, message_id: int) -> TaskHandle[R]:

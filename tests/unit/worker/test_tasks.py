@@ -175,7 +175,8 @@ async def test_message_options() -> None:
 
     async with inline(app) as q:
         urgent = note.with_options(priority=9, headers={"tenant": "a"}, partition_key="p")
-        await urgent.with_options(delay_ms=5_000, ttl_ms=60_000, key="k").send("x")
+        later = urgent.with_options(delay_ms=5_000, ttl_ms=timedelta(minutes=1), key="k")
+        await later.with_options(max_attempts=1).send("x")
         first = await note.with_options(id="one").send("y")
         second = await note.with_options(id="one").send("y")
         when = datetime.fromtimestamp(q.clock.now() / 1000 + 60, UTC)
@@ -185,7 +186,7 @@ async def test_message_options() -> None:
         now = q.clock.now()
     assert (first.duplicate, second.duplicate) == (False, True)
     assert first.message_id == second.message_id
-    assert messages[0].priority == 9
+    assert (messages[0].priority, messages[0].max_attempts) == (9, 1)
     assert messages[0].headers == {"tenant": "a", "task": "note"}
     assert (messages[0].partition_key, messages[0].key) == ("p", "k")
     assert (messages[0].deliver_at, messages[0].expires_at) == (now + 5_000, now + 60_000)
