@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.model.delivery import (
+    CancelReply,
     Delivery,
     Event,
     LogPage,
@@ -285,6 +286,14 @@ class QueueApi(Protocol):
         limit: int = BULK_LIMIT,
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
+        ...
+
+    async def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
+        """Remove the delivery of a message, in any state, from one queue or from every queue.
+
+        A consumer that holds it gets a stale receipt. Queues that have not routed the message yet
+        are ``pending`` in the reply. Repeating a cancel removes nothing.
+        """
         ...
 
     async def peek(

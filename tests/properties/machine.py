@@ -345,6 +345,18 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(purge)
         self.look(tenant)
 
+    def cancel(self, tenant: str, queue: str | None, number: int) -> None:
+        if not self.oracle.offsets(tenant):
+            return
+
+        async def cancel(side: Side) -> Plain:
+            message_id = side.id(tenant, number % len(side.offsets(tenant)))
+            reply = await side.engine.cancel(tenant, message_id, queue)
+            return (reply.count, reply.queues, reply.pending)
+
+        self.both(cancel)
+        self.look(tenant)
+
     def peek(self, tenant: str, queue: str, state: State, where: str | None, page: int) -> None:
         self.both(lambda side: side.browse(tenant, queue, state, _condition(where), page))
 

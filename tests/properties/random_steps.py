@@ -187,6 +187,14 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "limit": _LIMITS,
         },
     ),
+    "cancel": (
+        4,
+        {
+            "tenant": _TENANTS,
+            "queue": st.one_of(st.none(), _CLAIMABLE),
+            "number": _PICKS,
+        },
+    ),
     "peek": (
         3,
         {

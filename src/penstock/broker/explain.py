@@ -108,7 +108,8 @@ def _why_absent(info: QueueInfo, found: MessageDeliveries, *, values: bool) -> l
         return [f"the queue is routed up to offset {info.cursor} and has not reached the message"]
     reason = (
         "the filter is TRUE now, but the queue does not have it: it was published before the "
-        "queue or its filter, was purged, or was removed by retention; replay it from the log"
+        "queue or its filter, was cancelled or purged, or was removed by retention; replay it from "
+        "the log"
     )
     return [reason]
 

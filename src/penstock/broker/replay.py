@@ -1,4 +1,4 @@
-"""The bulk verbs: route, assign, replay, purge, peek, sweep."""
+"""The bulk verbs: route, assign, replay, purge, cancel, peek, sweep."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from penstock.broker.scope import (
     check_count,
     check_offset,
     check_replay,
+    to_message_id,
     to_selection,
     to_state,
     to_where,
 )
 from penstock.model.delivery import (
+    CancelReply,
     Page,
     PurgeReply,
     ReplayReply,
@@ -106,6 +108,12 @@ class Replaying(Scope):
         check_queue_name(queue)
         check_count("limit", limit, BULK_LIMIT)
         return await self._engine.purge(self.tenant, queue, to_state(state), to_where(where), limit)
+
+    async def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
+        """Remove the delivery of a message, in any state, from one queue or from every queue."""
+        if queue is not None:
+            check_queue_name(queue)
+        return await self._engine.cancel(self.tenant, to_message_id(message_id), queue)
 
     async def peek(
         self,

@@ -1,4 +1,4 @@
-"""``penstock message``, ``history`` and ``result``: everything about one message."""
+"""``penstock message``, ``history``, ``result`` and ``cancel``: one message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.cli.session import on_target
 from penstock.model.delivery import Event, ResultStatus, Snapshot
 from penstock.model.message import Message
 
-__all__ = ["history", "message", "result"]
+__all__ = ["cancel", "history", "message", "result"]
 
 _DELIVERIES: Final[tuple[Column[Snapshot], ...]] = (
     Column("queue", lambda item: item.queue, style="bold"),
@@ -114,6 +114,26 @@ async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> N
         text = f"message {message_id} {found.status} in {queue} {attempts}{reason}"
         click.echo(printing.safe(text), err=True)
         raise click.exceptions.Exit(Exit.CONFLICT)
+
+
+@click.command
+@click.argument("message_id", type=int)
+@click.option("--queue", help="Only in this queue; by default in every queue.")
+@on_target
+async def cancel(q: QueueApi, /, message_id: int, queue: str | None) -> None:
+    """Remove a message from one queue or from every queue, waiting or in flight.
+
+    A consumer that holds it can no longer settle it. The message stays in the log.
+
+    \b
+    Examples:
+      penstock cancel 17
+      penstock cancel 17 --queue billing
+    """
+    reply = await q.cancel(message_id, queue=queue)
+    where = ", ".join(reply.queues) or "no queue"
+    later = f"; not routed yet in {', '.join(reply.pending)}" if reply.pending else ""
+    printing.outcome(reply, f"cancelled message {message_id} in {where}{later}")
 
 
 def _fields(found: Message) -> list[tuple[str, printing.Cell]]:

@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "message": "penstock.cli.message:message",
     "history": "penstock.cli.message:history",
     "result": "penstock.cli.message:result",
+    "cancel": "penstock.cli.message:cancel",
     "work": "penstock.cli.work:work",
     "pipeline": "penstock.cli.pipeline.commands:pipeline",
     "verify": "penstock.cli.verify:verify",

@@ -1,7 +1,8 @@
-"""The bulk verbs over HTTP: route, assign, replay, purge, peek, sweep.
+"""The bulk verbs over HTTP: route, assign, replay, purge, cancel, peek, sweep.
 
-A purge, and a replay without a ``replay_id``, would do their work twice if they were retried.
-So if the first attempt may have taken effect, ``Unreachable`` is raised instead.
+A purge, and a replay without a ``replay_id``, would do their work twice if they were retried, and a
+repeated cancel would answer 0. So if the first attempt may have taken effect, ``Unreachable`` is
+raised instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.broker.scope import (
     check_ids,
     check_offset,
     check_replay,
+    to_message_id,
     to_state,
     to_where,
 )
@@ -25,6 +27,7 @@ from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.errors import BadInput
 from penstock.model.delivery import (
+    CancelReply,
     Page,
     PurgeReply,
     ReplayReply,
@@ -51,6 +54,7 @@ __all__ = ["Replaying", "is_sendable"]
 _ROUTED: Final = msgspec.msgpack.Decoder(RouteReply)
 _REPLAYED: Final = msgspec.msgpack.Decoder(ReplayReply)
 _PURGED: Final = msgspec.msgpack.Decoder(PurgeReply)
+_CANCELLED: Final = msgspec.msgpack.Decoder(CancelReply)
 _PAGE: Final = msgspec.msgpack.Decoder(Page)
 _SWEPT: Final = msgspec.msgpack.Decoder(SweepReply)
 #: Deliveries per page with payloads; the server's limit. The cursor continues after it.
@@ -137,6 +141,12 @@ class Replaying(Scope):
             timeout_ms=self._bulk_ms,
         )
         return read(_PURGED, answer)
+
+    async def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
+        """Remove the delivery of a message, in any state, from one queue or from every queue."""
+        path = f"/v1/messages/{to_message_id(message_id)}"
+        query = () if queue is None else (("queue", check_queue_name(queue)),)
+        return read(_CANCELLED, await self._send("DELETE", path, query=query, repeatable=False))
 
     async def peek(
         self,

@@ -13,6 +13,7 @@ from penstock.model.states import State, Transition
 __all__ = [
     "Ack",
     "Attempt",
+    "CancelReply",
     "Delivery",
     "Event",
     "Extend",
@@ -246,6 +247,16 @@ class PurgeReply(Struct, frozen=True):
 
     count: int
     more: bool
+
+
+class CancelReply(Struct, frozen=True):
+    """The deliveries of one message that a cancel removed."""
+
+    count: int
+    queues: tuple[str, ...]
+    """The queues that had one, by name; a dead letter counts for its queue."""
+    pending: tuple[str, ...] = ()
+    """Queues that have not routed the message yet and will still take it, by name."""
 
 
 class RouteReply(Struct, frozen=True):

@@ -49,6 +49,8 @@ class Transition(StrEnum):
     RETAIN = "retention"
     EXHAUST = "exhaust"
     """A claim reached it with no attempts left, after ``max_attempts`` was lowered."""
+    CANCEL = "cancel"
+    """Removed by its message id, in any state. Never recorded: the history goes too."""
 
 
 #: States with deliveries still to be settled: they count against ``max_depth``.
@@ -85,6 +87,7 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
     (State.DONE, Transition.RETAIN): frozenset({None}),
     (State.EXPIRED, Transition.RETAIN): frozenset({None}),
     (State.FAILED, Transition.RETAIN): frozenset({None}),
+    **{(state, Transition.CANCEL): frozenset({None}) for state in State},
 }
 
 

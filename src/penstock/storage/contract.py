@@ -31,6 +31,7 @@ from penstock.errors import BadInput
 from penstock.filters import Filter, Selection
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.delivery import (
+    CancelReply,
     Delivery,
     MessageDeliveries,
     Ownership,
@@ -59,6 +60,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.document_verbs import Documents
 from penstock.storage.listener import Listener
 from penstock.storage.randomness import (
     Jitter,
@@ -115,7 +117,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     includes it. Otherwise the broker, which is then the only one, enforces it."""
 
 
-class Engine(BulkReading, ABC):
+class Engine(BulkReading, Documents, ABC):
     """The verbs. The module docstring has the rules that all of them share."""
 
     capabilities: Capabilities
@@ -373,6 +375,17 @@ class Engine(BulkReading, ABC):
         """Remove up to ``limit`` deliveries in ``state``. ``Conflict`` if it is in_flight."""
 
     @abstractmethod
+    async def cancel(
+        self, tenant: str, message_id: MessageId, queue: str | None = None
+    ) -> CancelReply:
+        """Remove the message's delivery in any state, from one queue or from every queue.
+
+        All of it is one commit. The receipt of a live claim becomes stale (S1), and the message's
+        key is closed. ``queue`` Q includes its dead letter, ``Q.dlq`` is the dead letter only.
+        Queues that have not routed the message and will take it are ``pending`` in the reply.
+        """
+
+    @abstractmethod
     async def peek(
         self,
         tenant: str,
@@ -418,38 +431,6 @@ class Engine(BulkReading, ABC):
 
         For a restore or a copy that the engine cannot detect, and for a store that was opened
         although some of its entries were lost.
-        """
-
-    # -- documents ---------------------------------------------------------------------
-    # Small values that a service keeps next to its queues: API keys, runs of jobs. They belong to
-    # no tenant; callers that need one per tenant include the tenant in the name.
-
-    @abstractmethod
-    async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        """Store the document under its kind and name, or replace it."""
-
-    @abstractmethod
-    async def add_document(
-        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
-    ) -> bytes:
-        """Store the document unless there is one other than ``replaces``. Returns the stored one.
-
-        Of concurrent callers one wins, and all of them get the winner's document.
-        """
-
-    @abstractmethod
-    async def get_document(self, kind: str, name: str) -> bytes | None:
-        """The document, or None."""
-
-    @abstractmethod
-    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
-        """All documents of the kind, by name."""
-
-    @abstractmethod
-    async def delete_document(self, kind: str, name: str, value: bytes | None = None) -> bool:
-        """Remove the document, with ``value`` only if it still has this value.
-
-        Returns whether it was removed.
         """
 
     # -- reading; the log and histories are in ``penstock.storage.bulk`` ----------------

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 from penstock.model.delivery import (
+    CancelReply,
     Delivery,
     Event,
     LogPage,
@@ -323,6 +324,14 @@ class SyncVerbs(BlockingVerbs):
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
         return self._run(self._verbs.purge, queue, state, where=where, limit=limit)
+
+    def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
+        """Remove the delivery of a message, in any state, from one queue or from every queue.
+
+        A consumer that holds it gets a stale receipt. Queues that have not routed the message yet
+        are ``pending`` in the reply. Repeating a cancel removes nothing.
+        """
+        return self._run(self._verbs.cancel, message_id, queue=queue)
 
     def peek(
         self,

@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
+    CancelReply,
     Delivery,
     Event,
     LogPage,
@@ -302,6 +303,13 @@ class Oracle(Engine):
         with self._telling() as (store, _):
             found, dead = store.find(tenant, queue)
             return bulk.purge(store, found, state, where, limit, dead=dead)
+
+    async def cancel(
+        self, tenant: str, message_id: MessageId, queue: str | None = None
+    ) -> CancelReply:
+        with self._telling() as (store, _):
+            named = None if queue is None else store.find(tenant, queue)
+            return bulk.cancel(store, tenant, message_id, named)
 
     async def peek(
         self,

@@ -267,7 +267,9 @@ async def test_still_to_be_routed(q: Broker) -> None:
     )
 
 
-BEFORE: Final = "it was published before the queue or its filter, was purged, or was removed"
+BEFORE: Final = (
+    "it was published before the queue or its filter, was cancelled or purged, or was removed"
+)
 
 
 async def test_published_before_the_queue(q: Broker) -> None:

@@ -323,6 +323,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue_log": lambda q, d: q.queue_log("orders", 0),
     "publish": lambda q, d: q.publish("orders", b""),
     "publish_batch": lambda q, d: q.publish_batch("orders", [NewMessage(b"")]),
+    "cancel": lambda q, d: q.cancel(0),
     "purge": lambda q, d: q.purge("orders", "available"),
     "put_run": lambda q, d: q.put_run(RUN),
     "put_topic": lambda q, d: q.put_topic("orders"),

@@ -107,6 +107,15 @@ def test_result_of_a_failure(orders: Shell, fail: Callable[[str], None]) -> None
     assert json.loads(result.stdout)["status"] == "failed"
 
 
+def test_cancel_in_one_queue_and_everywhere(orders: Shell) -> None:
+    reply = orders.json("cancel", "1", "--queue", "orders")
+    assert (reply["count"], reply["queues"]) == (1, ["orders"])
+    assert "cancelled message 0 in orders" in orders("cancel", "0").stdout
+    assert "in no queue" in orders("cancel", "0", "--queue", "orders").stdout
+    assert orders("consume", "orders").stdout == "three\n"
+    orders("cancel", "77", code=4)
+
+
 @pytest.mark.parametrize("command", ["message", "history"])
 def test_numbers_below_zero_are_not_found_or_refused(orders: Shell, command: str) -> None:
     assert orders.run(command, "--store", orders.store, "--", "-1").exit_code in (3, 4)

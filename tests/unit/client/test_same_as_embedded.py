@@ -135,6 +135,10 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield (await q.settle("jobs", [Nack(claimed[3].receipt)])).outcomes
     yield await q.result("jobs", claimed[0].message.id)
     yield await q.result("jobs", claimed[1].message.id)
+    yield await q.result("jobs", claimed[2].message.id)
+    yield await q.cancel(claimed[2].message.id, queue="jobs")
+    yield await q.cancel(claimed[2].message.id)
+    yield await tried(q.result("jobs", claimed[2].message.id))
     clock.advance(100)
     again = await q.claim("jobs", limit=10)
     yield again
@@ -397,6 +401,11 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.message(-1),
         bad.message("7"),
         bad.message(12345),
+        bad.cancel(-1),
+        bad.cancel("x"),
+        bad.cancel(12345),
+        bad.cancel(first.id, queue="none"),
+        bad.cancel(first.id, queue="no name"),
         bad.result("none", first.id),
         bad.result("jobs", 12345),
         bad.result("jobs", first.id, wait_ms=-1),

@@ -71,9 +71,9 @@ def test_the_ends_of_a_claim_are_those_of_the_table(transition: Transition) -> N
     assert states == TRANSITIONS[State.IN_FLIGHT, transition]
 
 
-def test_every_other_transition_out_of_flight_is_an_ack() -> None:
+def test_every_other_transition_out_of_flight_is_an_ack_or_a_cancel() -> None:
     leaving = {by for before, by in TRANSITIONS if before is State.IN_FLIGHT}
-    assert leaving == {*ENDS, Transition.ACK}
+    assert leaving == {*ENDS, Transition.ACK, Transition.CANCEL}
 
 
 @law("D1")

@@ -27,6 +27,7 @@ NAMES = {
     "purge": Transition.PURGE,
     "retention": Transition.RETAIN,
     "exhaust": Transition.EXHAUST,
+    "cancel": Transition.CANCEL,
 }
 
 

@@ -31,7 +31,7 @@ def name_of(route) -> str:
 def path_of(route) -> str:
     values = {"queue": "orders", "topic": "orders", "id": "0", "consumer": "w", "key": "k"}
     path = re.sub(r"{(\w+)}", lambda found: values[found[1]], route.path)
-    return path + {"result": "?queue=orders", "explain": "?queue=orders"}.get(route.verb, "")
+    return path + ("?queue=orders" if route.verb in ("result", "explain", "cancel") else "")
 
 
 BODIES: dict[str, Any] = {

@@ -1,7 +1,9 @@
-"""One message: its metadata, payload, deliveries, result, history, and why it waits.
+"""One message: its metadata, payload, deliveries, result, history, why it waits; and its cancel.
 
 A message may be in queues that the caller has no grant for, so these need a consume grant on
-everything; a result belongs to one queue and needs a grant on that queue.
+everything; a result belongs to one queue and needs a grant on that queue. To cancel needs the
+admin grant: on the queue, or on everything if no queue is named. A narrower credential is refused
+rather than having its call carried out in part.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownDelivery, UnknownMessage, UnknownQueue
-from penstock.model.delivery import MessageDeliveries
+from penstock.model.delivery import CancelReply, MessageDeliveries
 from penstock.model.reports import Why
 from penstock.server.call import Call
 from penstock.server.replies import Plain
@@ -40,6 +42,12 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: str
     wait_ms: int = 0
+
+
+class CancelQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The queue to cancel the message in; without it, in every queue."""
+
+    queue: str | None = None
 
 
 class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +90,12 @@ async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply
     return ResultReply(result)
 
 
+async def cancel(call: Call, query: CancelQuery, body: Empty) -> CancelReply:  # noqa: ARG001
+    """Remove the message's deliveries; all of them need a grant on every queue."""
+    call.check("admin", EVERYTHING if query.queue is None else query.queue)
+    return await call.broker.cancel(_id(call.name), queue=query.queue)
+
+
 async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
     """Why the queue does, or does not, hand out the message."""
     call.check("consume", query.queue)
@@ -108,6 +122,7 @@ def _id(text: str) -> int:
 _EVERYTHING: Final = Need("consume")
 #: The handler checks the grant on the queue that the query names.
 _BY_QUEUE: Final = Need("consume", ANY_NAME)
+_ADMIN_BY_QUEUE: Final = Need("admin", ANY_NAME)
 _PATH: Final = "/v1/messages/{id}"
 _ERRORS: Final = (BadInput, UnknownMessage)
 
@@ -122,6 +137,18 @@ ROUTES: Final = (
         query=MessageQuery,
         replies=((JSON, JsonMessageDeliveries),),
         errors=_ERRORS,
+        tag="messages",
+    ),
+    Route(
+        method="DELETE",
+        path=_PATH,
+        verb="cancel",
+        summary="Remove a message from one queue or from every queue, waiting or in flight",
+        need=_ADMIN_BY_QUEUE,
+        handler=cancel,
+        query=CancelQuery,
+        replies=((JSON, CancelReply),),
+        errors=(*_ERRORS, UnknownQueue),
         tag="messages",
     ),
     Route(

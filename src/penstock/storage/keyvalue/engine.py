@@ -39,6 +39,7 @@ from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import Assign
+from penstock.storage.keyvalue.cancel import CancelVerbs
 from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
@@ -74,7 +75,14 @@ _message_size: Final = attrgetter("message.size")
 
 
 class KeyValueEngine(
-    ReadingVerbs, MembershipVerbs, TopicVerbs, SweepVerbs, DocumentVerbs, IdentityVerbs, Engine
+    ReadingVerbs,
+    CancelVerbs,
+    MembershipVerbs,
+    TopicVerbs,
+    SweepVerbs,
+    DocumentVerbs,
+    IdentityVerbs,
+    Engine,
 ):
     """The contract over an ordered store."""
 

@@ -36,6 +36,7 @@ __all__ = [
     "drop_delayed",
     "drop_done",
     "drop_expired",
+    "drop_in_flight",
     "ending_of",
     "exhaust",
     "expire_available",
@@ -319,6 +320,13 @@ def drop_delayed(queue: Queue, due_at: int, entry: Entry) -> None:
     """Remove a delayed delivery."""
     key = key_to_close(queue, entry.message)
     queue.take_delayed(due_at, entry.claim_id)
+    _drop(queue, entry, key)
+
+
+def drop_in_flight(queue: Queue, entry: Entry) -> None:
+    """Remove a delivery in flight; its receipt becomes stale."""
+    key = key_to_close(queue, entry.message)
+    queue.take_in_flight(entry)
     _drop(queue, entry, key)
 
 

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError, StoreError, StoreUnavailable
 from penstock.filters import Filter, Selection
 from penstock.model.columns import LogColumns
 from penstock.model.delivery import (
+    CancelReply,
     Delivery,
     Event,
     LogPage,
@@ -56,6 +57,7 @@ from penstock.storage.sql import (
 )
 from penstock.storage.sql import store as store_rows
 from penstock.storage.sql.batching import CallBatchers
+from penstock.storage.sql.cancel import cancel
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
@@ -295,6 +297,11 @@ class SqlEngine(Engine):
         self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
     ) -> PurgeReply:
         return await browse.purge(self._core, tenant, queue, state, where, limit)
+
+    async def cancel(
+        self, tenant: str, message_id: MessageId, queue: str | None = None
+    ) -> CancelReply:
+        return await cancel(self._core, tenant, message_id, queue)
 
     async def peek(
         self,

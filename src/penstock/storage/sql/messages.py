@@ -19,7 +19,7 @@ from penstock.storage.sql.deliveries import DeliveryGroup, Phase, is_dead, segme
 from penstock.storage.sql.group_cursor import snapshot
 from penstock.storage.sql.segments import Segment
 
-__all__ = ["events_of", "history", "message", "result"]
+__all__ = ["deliveries_of", "events_of", "history", "message", "newest_entry", "result"]
 
 #: Message ids have 63 bits.
 _MAX_ID: Final = (1 << 63) - 1
@@ -29,13 +29,13 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
     """The current message, and its deliveries."""
 
     async def look(session: Session, known: Tenant) -> MessageDeliveries:
-        found, segment = await _newest(session, known, id, payloads=True)
+        found, segment = await newest_entry(session, known, id, payloads=True)
         payload = segment.payload(segment_of(found.offset)[1])
         deliveries = [
             snapshot(
                 queue, group.phase, group.record, found, failed=group.phase is Phase.DEAD_RETURNED
             )
-            for queue, group in await _deliveries(session, known, id)
+            for queue, group in await deliveries_of(session, known, id)
         ]
         deliveries.sort(key=lambda shown: shown.queue)
         return MessageDeliveries(found, payload, tuple(deliveries))
@@ -48,7 +48,7 @@ async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result |
 
     async def look(session: Session, known: Tenant) -> Result | None:
         wanted, dead = known.find(queue)
-        message, _ = await _newest(session, known, id)
+        message, _ = await newest_entry(session, known, id)
         group = await _delivery(session, known, wanted, id)
         if group is None:
             # The cursor is read first: whatever it has passed, the next statement sees.
@@ -68,7 +68,7 @@ async def _delivery(
     session: Session, known: Tenant, queue: Queue, id: MessageId
 ) -> DeliveryGroup | None:
     """The group of the message's delivery in the queue or in its dead letters."""
-    for found, group in await _deliveries(session, known, id):
+    for found, group in await deliveries_of(session, known, id):
         if found.number == queue.number:
             return group
     return None
@@ -100,10 +100,10 @@ async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
     """Every recorded transition of every delivery, by time."""
 
     async def look(session: Session, known: Tenant) -> tuple[Event, ...]:
-        found, _ = await _newest(session, known, id)
+        found, _ = await newest_entry(session, known, id)
         events = [
             event
-            for queue, group in await _deliveries(session, known, id)
+            for queue, group in await deliveries_of(session, known, id)
             for event in events_of(queue, group, found.published_at, found.deliver_at)
         ]
         return tuple(sorted(events, key=lambda event: event.at))
@@ -135,7 +135,7 @@ def events_of(
     return [published, *events]
 
 
-async def _newest(
+async def newest_entry(
     session: Session, known: Tenant, id: MessageId, *, payloads: bool = False
 ) -> tuple[Message, Segment]:
     """The message's newest entry, and its segment.
@@ -157,7 +157,7 @@ async def _newest(
     raise UnknownMessage(f"There is no message {id}.", field="id")
 
 
-async def _deliveries(
+async def deliveries_of(
     session: Session, known: Tenant, id: MessageId
 ) -> list[tuple[Queue, DeliveryGroup]]:
     """The deliveries of a message, ordered by queue name."""

@@ -46,6 +46,7 @@ pytest.register_assert_rewrite(
             "reopening",
             "replay",
             "results",
+            "cancel",
             "route",
             "routers",
             "scenarios",
@@ -72,6 +73,7 @@ from penstock.testing.conformance.assign import (
     TestAssignKeyed,
 )
 from penstock.testing.conformance.bulk import TestColumns, TestReadHistory, TestSplits
+from penstock.testing.conformance.cancel import TestCancel, TestCancelEverywhere
 from penstock.testing.conformance.claim import TestBacklog, TestClaim, TestClaimOrder
 from penstock.testing.conformance.concurrency import TestConcurrency
 from penstock.testing.conformance.dead_letter import (
@@ -132,6 +134,8 @@ __all__ = [
     "TestAutoCreateOfAMessage",
     "TestBacklog",
     "TestBatches",
+    "TestCancel",
+    "TestCancelEverywhere",
     "TestCatchingUp",
     "TestCheckedBy",
     "TestClaim",

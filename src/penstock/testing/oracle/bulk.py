@@ -1,10 +1,17 @@
-"""Replay, purge and sweep: verbs over many deliveries, in publish or claim order."""
+"""Replay, purge, cancel and sweep: verbs that move or remove deliveries in bulk."""
 
 from __future__ import annotations
 
 from penstock.errors import Conflict
 from penstock.filters import Filter, Selection, parse
-from penstock.model.delivery import PurgeReply, ReplayReply, ReplaySource, Snapshot, SweepReply
+from penstock.model.delivery import (
+    CancelReply,
+    PurgeReply,
+    ReplayReply,
+    ReplaySource,
+    Snapshot,
+    SweepReply,
+)
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering, TopicPolicy
 from penstock.model.states import State, Transition
@@ -12,7 +19,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.testing.oracle import partitions, read_verbs, transitions
 from penstock.testing.oracle.state import Entry, Held, Queue, Store, Tally
 
-__all__ = ["purge", "replay", "sweep"]
+__all__ = ["cancel", "purge", "replay", "sweep"]
 
 #: The most deliveries in the sample of a replay.
 _SAMPLE = 10
@@ -117,6 +124,30 @@ def purge(
         transitions.close_key(store, queue, held)
         transitions.remove(store, queue, held)
     return PurgeReply(count=len(selected[:limit]), more=len(selected) > limit)
+
+
+def cancel(
+    store: Store, tenant: str, message_id: MessageId, named: tuple[Queue, bool] | None
+) -> CancelReply:
+    """Remove the deliveries of a message, in any state."""
+    message = store.newest(tenant, message_id).message
+    removed: list[str] = []
+    pending: list[str] = []
+    for queue in store.queues_of(tenant):
+        dead = False
+        if named is not None:
+            if named[0] is not queue:
+                continue
+            dead = named[1]
+        held = queue.deliveries.get(message_id)
+        if held is not None and (held.dead or not dead):
+            transitions.close_key(store, queue, held)
+            transitions.remove(store, queue, held)
+            removed.append(queue.name)
+        behind = queue.cursor is not None and queue.cursor <= message.offset
+        if behind and not dead and parse(queue.policy.filter).matches(message):
+            pending.append(queue.name)
+    return CancelReply(len(removed), tuple(removed), tuple(pending))
 
 
 def sweep(store: Store, options: EngineOptions, now: int, limit: int) -> SweepReply:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.broker import Broker
 from penstock.errors import (
     BadInput,
     Conflict,
@@ -46,8 +45,9 @@ from penstock.testing.history import (
     digest,
 )
 from penstock.testing.history import Published as PublishedEvent
-from penstock.testing.simulation.policies import NARROW, POLICIES, TENANTS, WORK
+from penstock.testing.simulation.policies import FIXED, NARROW, POLICIES, TENANTS, WORK
 from penstock.testing.simulation.program import Draft, Step
+from penstock.testing.simulation.reading_steps import ReadingSteps
 from penstock.testing.simulation.repeated_settles import SentSettle
 from penstock.testing.simulation.settlements import asked_lease_ms, settlement
 from penstock.testing.simulation.world import World, granted
@@ -56,14 +56,15 @@ __all__ = ["Client"]
 
 #: The errors of a refused publish: nothing was stored.
 _REFUSALS: Final = (QueueFull, BadInput, Conflict)
+#: Messages, from the beginning of the log, that a step may cancel.
+_CANCELLED: Final = 100
 
 
-class Client:
+class Client(ReadingSteps):
     """One client and its steps."""
 
     def __init__(self, world: World, number: int, steps: Sequence[Step]) -> None:
-        self._world = world
-        self._number = number
+        super().__init__(world, number)
         self._steps = steps
         self._payloads = 0
 
@@ -85,9 +86,6 @@ class Client:
             self._world.violations.append(f"X1: a sound store raised {error!r}: {error.detail}")
         except PenstockError:
             return
-
-    def _broker(self, tenant: str) -> Broker:
-        return self._world.broker_of(self._number).for_tenant(tenant)
 
     # -- publish -----------------------------------------------------------------------
 
@@ -449,6 +447,17 @@ class Client:
     async def purge(self, tenant: str, queue: str, **arguments: Any) -> None:
         await self._broker(tenant).purge(queue, **arguments)
 
+    async def cancel(self, tenant: str, queue: str | None, number: int) -> None:
+        """Cancel one of the messages, except in the queues that are never changed."""
+        broker = self._broker(tenant)
+        entries = (await broker.read_log(limit=_CANCELLED)).entries
+        if not entries:
+            return
+        message = entries[number % len(entries)].message
+        if queue is None and message.topic in FIXED:
+            return
+        await broker.cancel(message.id, queue=queue)
+
     async def sweep(self, limit: int) -> None:
         await self._broker(TENANTS[0]).sweep(limit)
 
@@ -456,33 +465,3 @@ class Client:
         broker = self._broker(tenant)
         if end := await broker.log_end():
             await broker.archived(max(0, end - 1 - back), await broker.identity())
-
-    # -- time and reading --------------------------------------------------------------
-
-    async def sleep(self, ms: int) -> None:
-        await asyncio.sleep(ms / 1000)
-
-    async def sleep_until(self, ms: int) -> None:
-        """Sleep until this many milliseconds after the beginning of the run."""
-        left_ms = self._world.began_at + ms - self._world.clock.now()
-        await asyncio.sleep(max(0, left_ms) / 1000)
-
-    async def peek(self, tenant: str, queue: str, state: str, number: int) -> None:
-        """Read a queue page by page, with other verbs between the pages."""
-        cursor: str | None = None
-        while True:
-            page = await self._broker(tenant).peek(
-                queue, state, limit=1 + number % 3, cursor=cursor, payloads=True
-            )
-            if (cursor := page.cursor) is None:
-                return
-
-    async def stats(self, tenant: str, queue: str, state: str, number: int) -> None:
-        await self._broker(tenant).stats(queue)
-
-    async def read(self, tenant: str, queue: str, state: str, number: int) -> None:
-        broker = self._broker(tenant)
-        message = number % (await broker.log_end() + 1)
-        await broker.message(message)
-        await broker.history(message)
-        await broker.result(queue, message)

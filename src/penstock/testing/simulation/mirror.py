@@ -39,6 +39,7 @@ _COMPARED: Final = frozenset(
     {
         *("publish", "claim", "settle", "put_queue", "get_queue", "list_queues", "delete_queue"),
         *("pause", "put_topic", "delete_topic", "route", "assign", "join", "leave", "archived"),
+        "cancel",
     }
 )
 #: Verbs that take several turns.

@@ -294,6 +294,14 @@ def _purge(random: _Dice) -> dict[str, Any]:
     }
 
 
+def _cancel(random: _Dice) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice((None, random.queue(_BULK))),
+        "number": random.randint(0, 10_000),
+    }
+
+
 def _member(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
@@ -340,6 +348,7 @@ _VERBS: Final = {
     ),
     "replay": (6, _replay),
     "purge": (4, _purge),
+    "cancel": (4, _cancel),
     "join": (3, _member),
     "leave": (2, _member),
     "archived": (2, lambda random: {"tenant": _tenant(random), "back": random.randint(0, 6)}),
@@ -362,7 +371,7 @@ _TOGETHER: Final = (
     *("claim", "claim", "claim", "publish", "publish", "publish", "publish_one"),
     *("recreate_queue", "recreate_queue", "recreate_queue"),
     *("replay", "replay", "purge", "purge", "route", "put_queue", "delete_queue"),
-    *("settle_late", "settle_again", "join", "sweep"),
+    *("settle_late", "settle_again", "join", "sweep", "cancel", "cancel"),
 )
 #: Bulk verbs during which one of the clients deletes the queue.
 _REPLACED_DURING: Final = frozenset({"replay", "purge", "route"})
