@@ -1,8 +1,4 @@
-"""Heads of requests on a real socket: what the application refuses, and what its parser does.
-
-The parser is hyper, inside Granian. What it cannot read it answers with an empty 400; another table
-shows where it is lenient, so that an upgrade that changes this is noticed (docs/http.md).
-"""
+"""Heads of requests on a real socket: what is refused, and what happens to the connection."""
 
 from __future__ import annotations
 
@@ -42,32 +38,63 @@ REFUSED = {
     ),
 }
 
-#: Answered by the parser, without a problem document, and the connection is closed.
+#: Not HTTP, or ambiguous: refused, and the connection is closed.
 UNREADABLE = {
-    "garbage": b"\x00\x01garbage\r\n\r\n",
-    "another version": b"GET /healthz HTTP/3.7\r\nHost: localhost\r\n\r\n",
-    "a blank before the colon": b"GET /healthz HTTP/1.1\r\nHost : localhost\r\n\r\n",
-    "a folded header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
-    "a zero byte": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
-    "two lengths": POST + HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n77",
-    "a length with a sign": POST + HOST + b"Content-Length: +1\r\n\r\n7",
-    "chunked, identity": POST + HOST + b"Transfer-Encoding: chunked, identity\r\n" + CHUNKS,
-    "gzip as a transfer coding": POST + HOST + b"Transfer-Encoding: gzip\r\n" + CHUNKS,
-}
-
-#: Accepted, though RFC 9112 would allow to refuse it; the application cannot see the difference.
-LENIENT = {
-    "bare LF in the head": (b"GET /healthz HTTP/1.1\nHost: localhost\n\n", False),
-    "HTTP/1.0 without Host": (b"GET /healthz HTTP/1.0\r\n\r\n", True),
-    # RFC 9110, 8.6: equal lengths may be taken for one.
+    "bare LF": (b"GET /healthz HTTP/1.1\nHost: localhost\n\n", "head"),
+    "bare LF after the request line": (
+        b"GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n",
+        "head",
+    ),
+    "bare LF after a header": (
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\nX: 1\r\n\r\n",
+        "head",
+    ),
+    "bare LF as the empty line": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\n", "head"),
+    "bare CR": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\rb\r\n\r\n", "head"),
+    "garbage": (b"\x00\x01garbage\r\n\r\n", "head"),
+    "garbage without an end": (b"\x16\x03\x01", "head"),
+    "another version": (b"GET /healthz HTTP/3.7\r\nHost: localhost\r\n\r\n", "head"),
+    "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "head"),
+    "a blank before the colon": (b"GET /healthz HTTP/1.1\r\nHost : localhost\r\n\r\n", "head"),
+    "a folded header": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n", "head"),
+    "a zero byte": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n", "head"),
+    "two lengths": (
+        POST + HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n77",
+        "Content-Length",
+    ),
     "the same length twice": (
         POST + HOST + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\n7",
-        False,
+        "Content-Length",
     ),
-    # RFC 9112, 6.3: the length is dropped, and the connection closed after the reply.
+    "a length with a sign": (POST + HOST + b"Content-Length: +1\r\n\r\n7", "Content-Length"),
     "chunks and a length": (
         POST + HOST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n" + CHUNKS,
-        True,
+        "Transfer-Encoding",
+    ),
+    "chunked, identity": (
+        POST + HOST + b"Transfer-Encoding: chunked, identity\r\n" + CHUNKS,
+        "Transfer-Encoding",
+    ),
+    "gzip as a transfer coding": (
+        POST + HOST + b"Transfer-Encoding: gzip\r\n" + CHUNKS,
+        "Transfer-Encoding",
+    ),
+    "bare LF in chunks": (
+        POST + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\n7\n0\n\n",
+        "Transfer-Encoding",
+    ),
+}
+
+ACCEPTED = {
+    "HTTP/1.0 without Host": (b"GET /healthz HTTP/1.0\r\n\r\n", True),
+    "an empty line first": (b"\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", False),
+    # As Java's HttpClient sends it; an upgrade may be ignored.
+    "an upgrade and a body": (
+        POST
+        + HOST
+        + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+        b"Content-Length: 1\r\n\r\n7",
+        False,
     ),
 }
 
@@ -92,21 +119,24 @@ async def test_heads_that_are_refused(serve: Serve) -> None:
     assert server.call("GET", "/v1/log/end").json() == {"offset": 0}
 
 
-async def test_what_the_parser_in_front_does(serve: Serve) -> None:
+@law("E1")
+async def test_heads_that_cannot_be_read(serve: Serve) -> None:
     server = serve(store="memory://")
-    for name, request in UNREADABLE.items():
+    for name, (request, field) in UNREADABLE.items():
         async with await exchange(server, request) as wire:
             reply = await wire.reply()
-            assert (reply.status, reply.body) == (400, b""), name
+            problem = json.loads(reply.body)
+            assert (reply.status, problem.get("field")) == (400, field), (name, problem)
+            assert reply.headers["connection"] == "close", name
             assert not await wire.rest(), name
-    # The application has the head already.
-    chunks = POST + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\n7\n0\n\n"
-    async with await exchange(server, chunks) as wire:
-        assert (await wire.reply()).status == 400
-        assert not await wire.rest()
     assert server.call("GET", "/v1/log/end").json() == {"offset": 0}
-    for name, (request, closes) in LENIENT.items():
+
+
+async def test_heads_that_are_unusual_and_accepted(serve: Serve) -> None:
+    server = serve(store="memory://")
+    for name, (request, closes) in ACCEPTED.items():
         async with await exchange(server, request) as wire:
             assert (await wire.reply()).status < 300, name
             if closes:
                 assert not await wire.rest(), name
+    assert server.call("GET", "/v1/log/end").json() == {"offset": 1}

@@ -122,7 +122,7 @@ def test_the_package_is_typed() -> None:
     ids=["import", "memory store"],
 )
 def test_drivers_are_imported_by_those_who_use_them(program: str) -> None:
-    heavy = ("pyarrow", "pyspark", "rocksdict", "pandas", "numpy", "aiohttp", "granian", "rich")
+    heavy = ("pyarrow", "pyspark", "rocksdict", "pandas", "numpy", "aiohttp", "uvloop", "rich")
     check = f"import sys; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\n{check}"], capture_output=True, text=True, check=True

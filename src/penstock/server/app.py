@@ -17,18 +17,16 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import (
     BadInput,
-    Busy,
     NotAcceptable,
     PenstockError,
     ServiceError,
-    SlowRequest,
-    TooLarge,
 )
 from penstock.server.access import ANYBODY
 from penstock.server.budget import Hold
 from penstock.server.call import Call
 from penstock.server.decoding import DIRECT_BYTES
 from penstock.server.head import check_head
+from penstock.server.http import Cut
 from penstock.server.openapi import openapi
 from penstock.server.replies import (
     SMALL_BYTES,
@@ -42,13 +40,13 @@ from penstock.server.replies import (
     send_plain,
     send_streamed,
 )
-from penstock.server.request_parsing import Disconnected, Incomplete, Receive, drop_rest, read_query
+from penstock.server.request_parsing import Disconnected, Incomplete, Receive, read_query
 from penstock.server.routing import AnyRoute, Empty, Routes
 from penstock.server.service import Service
 from penstock.telemetry import current_request_id, current_tenant
 from penstock.wire.codecs import MSGPACK_ALIASES, encode_json, media_type
 
-__all__ = ["Application", "Cut"]
+__all__ = ["Application"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 
@@ -57,8 +55,6 @@ log = logging.getLogger("penstock.server")
 #: A caller's own request id is used if it is short and safe to log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
 _EMPTY: Final = Empty()
-#: With the field ``body``, these refuse a body before all of it was read.
-_UNREAD: Final = (Busy, SlowRequest, TooLarge)
 #: Accept headers that are answered with MessagePack or JSON without parsing them.
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
 _ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
@@ -100,7 +96,7 @@ class Application:
             else:
                 await send_plain(send, reply, request_id, hold, self.service.timeouts)
         except Incomplete:
-            # If nothing was answered, the HTTP server would report an error of the application.
+            # If nothing was answered, the HTTP server would take it for a bug.
             outcome = "disconnected"
             await self._refuse(
                 BadInput("The body ends before it is complete.", field="Content-Length"),
@@ -114,8 +110,6 @@ class Application:
             error.__traceback__ = error.__cause__ = error.__context__ = None
             hold.set(0)
             outcome = await self._refuse(error, send, request_id)
-            if isinstance(error, _UNREAD) and error.field == "body" and b"expect" not in headers:
-                await drop_rest(receive)
         except Unread as error:
             outcome = "disconnected"
             self.service.metrics.cut()
@@ -204,14 +198,6 @@ class Application:
         if given is not None and _REQUEST_ID.fullmatch(given) is not None:
             return given.decode()
         return self.service.next_request_id()
-
-
-class Cut(Exception):
-    """A reply failed half way, or is not being read; the HTTP server aborts the connection.
-
-    A reply that has begun cannot become a problem document, and ending it properly would make
-    it look complete.
-    """
 
 
 class _Bug(ServiceError):

@@ -1,9 +1,7 @@
-"""Request heads: refuse any that two HTTP parsers could interpret differently (RFC 9112).
+"""Request heads: what the application refuses, though the head itself can be parsed (RFC 9112).
 
-The HTTP server in front of the application (hyper, inside Granian) has parsed the head already
-and answers with an empty 400 if it cannot. It is lenient about what is checked here: Host,
-headers that may occur only once, transfer and content codings.
-``tests/service/test_head.py`` shows both what is refused here and what the parser does.
+``server.http.request_head`` has parsed it already and decided where the request ends. Here the
+host, headers that may occur only once and content codings are checked.
 """
 
 from __future__ import annotations
@@ -21,38 +19,30 @@ _SINGLE: Final = frozenset(
     {
         b"authorization",
         b"content-encoding",
-        b"content-length",
         b"content-type",
         b"expect",
         b"host",
         b"origin",
         b"traceparent",
-        b"transfer-encoding",
     }
 )
-_FRAMING: Final = frozenset({"Content-Length", "Host", "Transfer-Encoding"})
+_FRAMING: Final = frozenset({"Content-Length", "Host", "Transfer-Encoding", "head"})
 _OWN: Final = b"penstock-"
-_CODINGS: Final = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
 def check_head(scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
     """Raise ``BadInput`` or ``UnsupportedMedia`` for a head that is ambiguous or not supported.
 
-    ``headers`` are those of the scope, with the last value of each.
+    ``headers`` are those of the scope, with the last value of each. A head that the HTTP server
+    could not parse comes with the ``error`` to raise.
     """
+    if scope.get("error") is not None:
+        raise scope["error"]
     given = scope["headers"]
     if len(given) != len(headers):
         _check_repeated(given)
     if not headers.get(b"host") and scope.get("http_version") == "1.1":
         raise BadInput("An HTTP/1.1 request must have a Host header.", field="Host")
-    if not _CODINGS.isdisjoint(headers):
-        _check_codings(headers)
-
-
-def _check_codings(headers: Mapping[bytes, bytes]) -> None:
-    coding = headers.get(b"transfer-encoding")
-    if coding is not None and coding.strip().lower() != b"chunked":
-        raise BadInput("The only Transfer-Encoding allowed is chunked.", field="Transfer-Encoding")
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         raise UnsupportedMedia(

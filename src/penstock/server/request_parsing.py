@@ -28,7 +28,6 @@ __all__ = [
     "ListBody",
     "RawBody",
     "Receive",
-    "drop_rest",
     "read_query",
 ]
 
@@ -42,8 +41,6 @@ Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 
 _QUERY_FIELDS: Final = 32
-#: Most callers stop sending when they see the reply; the others are disconnected.
-_DROP_S: Final = 1.0
 _MAX_DIGITS: Final = 18
 #: Bytes of a body that are copied in one step.
 _JOIN_BYTES: Final = 4 * 1024 * 1024
@@ -58,21 +55,6 @@ class Disconnected(Exception):
 
 class Incomplete(Disconnected):
     """The body ended early: the caller disconnected, or the HTTP server could not read it."""
-
-
-async def drop_rest(receive: Receive) -> None:
-    """Receive the rest of a refused body for up to ``_DROP_S``, after the reply was sent.
-
-    Otherwise the HTTP server closes the connection as soon as the call ends, at times before it
-    has written the reply, and a caller that is still sending does not read a reply.
-    """
-    try:
-        async with asyncio.timeout(_DROP_S):
-            while (event := await receive())["type"] == "http.request":
-                if not event.get("more_body", False):
-                    return
-    except TimeoutError:
-        pass
 
 
 class Bodies:
@@ -110,10 +92,6 @@ class Bodies:
                 raise Incomplete
             body: bytes = event.get("body", b"")
             hold.take(len(body))
-            # The server sets more_body until it has seen the end. A body that has its announced
-            # length is complete; another receive would cost a switch between two threads.
-            if len(body) == expected:
-                return body
             if event.get("more_body", False):
                 return await self.timeouts.run(self._read_on(receive, body, expected, hold, most))
             if len(body) > most:

@@ -1,9 +1,8 @@
 """The server process: a store, its keepers and the application on a socket.
 
 Shutdown is graceful: the server accepts nothing new, ends waiting calls, answers the calls in
-progress, makes the last commit and closes the store. Granian reads and writes HTTP on a thread
-of its own, outside the GIL, and drops connections that send their headers too slowly; the
-application runs on this thread's event loop, together with the store.
+progress, makes the last commit and closes the store. HTTP, the application and the store share
+one event loop (``server.http``): a request never changes threads.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Final
 
-from granian.constants import HTTPModes, Interfaces
-from granian.http import HTTP1Settings
-from granian.server.embed import Server
-
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadSetting
 from penstock.opening import open as open_store
@@ -33,9 +28,11 @@ from penstock.server.access import (
     check_binding,
     check_tls,
     open_access,
+    tls_context,
 )
 from penstock.server.app import Application
 from penstock.server.health import ROUTES as HEALTH
+from penstock.server.http import HttpOptions, HttpServer
 from penstock.server.memory import keep_freed_memory, uncollected
 from penstock.server.metrics import Metrics
 from penstock.server.native import ROUTES as NATIVE
@@ -47,10 +44,6 @@ __all__ = ["Serving", "serve"]
 
 log = logging.getLogger("penstock.server")
 
-#: How long the server may take until the socket listens.
-_LISTEN_S: Final = 10.0
-#: Connections that the kernel queues while the server is busy.
-_BACKLOG: Final = 1024
 #: The largest request head: twice what the longest names and all options together need.
 _MAX_HEAD_BYTES: Final = 256 * 1024
 
@@ -58,7 +51,7 @@ _MAX_HEAD_BYTES: Final = 256 * 1024
 class Serving:
     """A running server: its URL, and how to stop it."""
 
-    def __init__(self, url: str, broker: Broker, service: Service, server: Server) -> None:
+    def __init__(self, url: str, broker: Broker, service: Service, server: HttpServer) -> None:
         self.url = url
         self.broker = broker
         self._service = service
@@ -69,12 +62,17 @@ class Serving:
         if not self._service.stopping.is_set():
             log.info("Stopping.")
             self._service.stopping.set()
-            self._server.stop()  # type: ignore[no-untyped-call]
+            self._server.stop()
 
-    async def stopped(self, grace_s: float) -> None:
-        """Wait until the server is stopped, and then for the grace period."""
+    async def stopped(self, grace_s: float) -> bool:
+        """Wait until the server is stopped; returns whether its calls ended within the grace."""
         await self._service.stopping.wait()
-        await asyncio.sleep(grace_s)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._server.ended()
+        except TimeoutError:
+            return False
+        return True
 
 
 async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None:
@@ -87,14 +85,13 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
         log.warning("%s", warning)
     browsers = _browsers(settings)
     keep_freed_memory()
-    with _reserved(settings.host, settings.port) as (address, port):
-        await _open_and_serve(settings, address, port, tls, browsers, announce)
+    with _bound(settings.host, settings.port) as listener:
+        await _open_and_serve(settings, listener, tls, browsers, announce)
 
 
 async def _open_and_serve(
     settings: Settings,
-    address: str,
-    port: int,
+    listener: socket.socket,
     tls: Tls | None,
     browsers: Browsers,
     announce: Callable[[Serving], None],
@@ -114,107 +111,74 @@ async def _open_and_serve(
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings), browsers=browsers)
         application = Application(service, (*NATIVE, *HEALTH))
-        server = Server(
+        server = HttpServer(
             application,
-            address=address,
-            port=port,
-            interface=Interfaces.ASGINL,
-            http=HTTPModes.http1,
-            websockets=False,
-            backlog=_BACKLOG,
-            backpressure=_connections(settings.max_connections),
-            # No pipeline_flush: with it hyper accepts a whole reply however slowly it is read.
-            http1_settings=HTTP1Settings(
-                header_read_timeout=int(settings.header_timeout_s * 1000),
-                max_buffer_size=_MAX_HEAD_BYTES,
+            listener,
+            broker.engine.clock,
+            HttpOptions(
+                connections=_connections(settings.max_connections),
+                head_bytes=_MAX_HEAD_BYTES,
+                head_timeout_s=settings.header_timeout_s,
+                reply_timeout_s=settings.reply_timeout_s,
             ),
-            log_enabled=False,
-            ssl_cert=None if tls is None else tls.cert,
-            ssl_key=None if tls is None else tls.key,
-            ssl_ca=None if tls is None else tls.client_ca,
-            ssl_client_verify=tls is not None and tls.client_ca is not None,
+            None if tls is None else tls_context(tls),
         )
-        scheme = "http" if tls is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        serving = Serving(f"{scheme}://{host}:{port}", broker, service, server)
+        port = listener.getsockname()[1]
+        serving = Serving(f"{server.scheme}://{host}:{port}", broker, service, server)
         with uncollected():
-            await _serve(server, serving, settings, port, announce)
+            await _serve(server, serving, settings, announce)
 
 
 async def _serve(
-    server: Server,
+    server: HttpServer,
     serving: Serving,
     settings: Settings,
-    port: int,
     announce: Callable[[Serving], None],
 ) -> None:
     loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(server.serve())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.stop)
     try:
-        await _listening(running, settings.host, port)
+        try:
+            server.start()
+        except OSError as error:
+            raise _cannot_listen(settings.host, settings.port, error) from error
         announce(serving)
-        stopping = asyncio.ensure_future(serving.stopped(settings.grace_s))
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        if not await serving.stopped(settings.grace_s):
+            log.warning("Calls were still in progress after %g s.", settings.grace_s)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-        if not running.done():
-            log.warning("Calls were still in progress after %g s.", settings.grace_s)
-            running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-
-
-async def _listening(running: asyncio.Future[None], host: str, port: int) -> None:
-    """Wait until the socket accepts connections, or the server has failed to start."""
-    async with asyncio.timeout(_LISTEN_S):
-        while not running.done():
-            try:
-                _, writer = await asyncio.open_connection(_reachable(host), port)
-            except OSError:
-                await asyncio.sleep(0.01)
-            else:
-                writer.close()
-                return
-    running.result()
-
-
-def _reachable(host: str) -> str:
-    """A local address at which a socket that is bound to every address can be reached."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (not a binding)
+        await server.abort()
 
 
 @contextmanager
-def _reserved(host: str, port: int) -> Iterator[tuple[str, int]]:
-    """Reserve an address and port, or raise ``BadSetting`` if another process has them.
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket for the address, or ``BadSetting`` if another process has it.
 
-    A host name is resolved to its address, and port 0 to a free port.
-
-    Granian lets several sockets share a port (SO_REUSEPORT), so two servers that start at the
-    same moment would both listen and each get half of the connections. This socket never
-    listens: it is bound exclusively, which only one server can do, and shared only afterwards.
+    It does not listen before the store is open. SO_REUSEADDR lets a server restart while old
+    connections linger. Until one listens, it also lets other servers bind the same port, so it
+    is set only while this one binds and begins to listen.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            held.bind((host, port))
+            listener.bind((host, port))
         except OSError as error:
-            reason = (
-                "something else listens there"
-                if error.errno == errno.EADDRINUSE
-                else error.strerror or str(error)
-            )
-            raise BadSetting(
-                f"Cannot listen on {host}:{port}: {reason}.", field="port", limit=port
-            ) from error
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        address, found = held.getsockname()[:2]
-        yield address, found
+            raise _cannot_listen(host, port, error) from error
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        yield listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> BadSetting:
+    reason = (
+        "something else listens there"
+        if error.errno == errno.EADDRINUSE
+        else error.strerror or str(error)
+    )
+    return BadSetting(f"Cannot listen on {host}:{port}: {reason}.", field="port", limit=port)
 
 
 def _connections(wanted: int) -> int:

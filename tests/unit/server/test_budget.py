@@ -15,8 +15,8 @@ from penstock.broker import Broker, BrokerOptions
 from penstock.errors import Busy
 from penstock.model.message import NewMessage
 from penstock.server.access import Access, Keys
-from penstock.server.app import Cut
 from penstock.server.budget import Budget, Hold
+from penstock.server.http import Cut
 from penstock.server.service import ServiceLimits
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine

@@ -24,7 +24,7 @@ def test_what_is_ordinary() -> None:
     check(HOST)
     check(HOST, ("transfer-encoding", "chunked"), ("content-encoding", "identity"))
     check(HOST, ("accept", "a/b"), ("accept", "c/d"))
-    check(("host", ""), version="1")
+    check(("host", ""), version="1.0")
 
 
 @law("E1")
@@ -37,18 +37,13 @@ def test_what_is_ordinary() -> None:
         ((HOST, ("content-type", "a/b"), ("content-type", "a/b")), "Content-Type"),
         ((HOST, ("authorization", "a"), ("authorization", "b")), "Authorization"),
         ((HOST, ("penstock-id", "a"), ("penstock-id", "b")), "Penstock-Id"),
-        ((HOST, ("content-length", "1"), ("content-length", "1")), "Content-Length"),
-        ((HOST, ("transfer-encoding", "identity, chunked")), "Transfer-Encoding"),
-        ((HOST, ("transfer-encoding", "gzip")), "Transfer-Encoding"),
     ],
 )
 def test_an_ambiguous_head(headers: tuple[tuple[str, str], ...], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         check(*headers)
     assert caught.value.field == field
-    assert ends_connection(caught.value) == (
-        field in {"Host", "Content-Length", "Transfer-Encoding"}
-    )
+    assert ends_connection(caught.value) == (field == "Host")
 
 
 @law("E1")

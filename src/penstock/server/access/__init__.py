@@ -22,7 +22,7 @@ from penstock.server.access.grants import (
 )
 from penstock.server.access.keys import KeyInfo, Keys, NewKey
 from penstock.server.access.opening import open_access
-from penstock.server.access.tls import Tls, check_tls
+from penstock.server.access.tls import Tls, check_tls, tls_context
 from penstock.server.access.tokens import Tokens
 
 __all__ = [
@@ -47,4 +47,5 @@ __all__ = [
     "open_access",
     "parse_grant",
     "parse_grants",
+    "tls_context",
 ]

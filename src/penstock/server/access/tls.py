@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from penstock.errors import BadSetting
 
-__all__ = ["Tls", "check_tls"]
+__all__ = ["Tls", "check_tls", "tls_context"]
 
 #: A certificate chain has a few kilobytes, a bundle of authorities a few hundred.
 _MAX_BYTES: Final = 4 * 1024 * 1024
-#: The only key format that the HTTP server reads. OpenSSL reads more, so loading is no proof.
+#: The only key format that is accepted. OpenSSL reads more, but reports a file that is no key
+#: and a key of another certificate with the same error.
 _PKCS8: Final = b"-----BEGIN PRIVATE KEY-----"
 
 
@@ -45,7 +46,19 @@ def check_tls(cert: Path | None, key: Path | None, client_ca: Path | None = None
             " `openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW`.",
             field="tls_key",
         )
+    if client_ca is not None:
+        _read("tls_client_ca", client_ca)
+    tls = Tls(cert, key, client_ca)
+    tls_context(tls)
+    return tls
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """How to encrypt connections; raises ``BadSetting`` if the files do not fit together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    cert, key = tls.cert, tls.key
     try:
         # Without an explicit password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(cert, key, password="")
@@ -54,13 +67,13 @@ def check_tls(cert: Path | None, key: Path | None, client_ca: Path | None = None
             f"tls_cert {cert} and tls_key {key} do not fit together or cannot be read: {error}.",
             field="tls_cert",
         ) from error
-    if client_ca is not None:
-        _check_authority(context, client_ca)
-    return Tls(cert, key, client_ca)
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _load_authority(context, tls.client_ca)
+    return context
 
 
-def _check_authority(context: ssl.SSLContext, path: Path) -> None:
-    _read("tls_client_ca", path)
+def _load_authority(context: ssl.SSLContext, path: Path) -> None:
     try:
         context.load_verify_locations(path)
     except (OSError, ValueError) as error:
