@@ -7,24 +7,21 @@ from collections.abc import Mapping
 
 from penstock.broker.schemas import compile_schema
 from penstock.broker.scope import BrokerOptions, Scope
-from penstock.errors import BadInput, BadPolicy
+from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.model.limits import MAX_OFFSET, MAX_TIME_MS, check_name, check_queue_name, shown
 from penstock.model.queue import (
-    Ordering,
     QueueInfo,
     QueuePolicy,
     Start,
     TopicPolicy,
+    changed_policy,
     check_labels,
-    check_queue_policy,
     check_topic_policy,
 )
 from penstock.storage.contract import Engine
 
-__all__ = ["Queues", "changed_policy", "new_policy", "preview_of", "to_start"]
-
-_FIELDS = frozenset(QueuePolicy.__struct_fields__)
+__all__ = ["Queues", "new_policy", "preview_of", "to_start", "updated_policy"]
 
 
 class Queues(Scope):
@@ -34,6 +31,7 @@ class Queues(Scope):
         super().__init__(engine, options, tenant)
         #: Serializes policy changes: each reads what the previous one wrote.
         self._policies = asyncio.Lock()
+        self._default_policy = options.engine.default_policy
 
     async def create_queue(
         self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
@@ -43,7 +41,7 @@ class Queues(Scope):
         ``start`` other than ``latest`` also takes older messages; a keeper catches the queue up.
         """
         check_name(name, "queue")
-        wanted = new_policy({"filter": filter, **policy})
+        wanted = new_policy({"filter": filter, **policy}, self._default_policy)
         async with self._policies:
             return await self._put(name, wanted, to_start(start))
 
@@ -52,7 +50,8 @@ class Queues(Scope):
         check_name(name, "queue")
         async with self._policies:
             info = await self._engine.get_queue(self.tenant, name)
-            return await self._put(name, changed_policy(info.policy, changes), Start())
+            changed = updated_policy(info.policy, changes, self._default_policy)
+            return await self._put(name, changed, Start())
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue's policy and state."""
@@ -113,36 +112,24 @@ class Queues(Scope):
         return await self._engine.put_queue(self.tenant, name, policy, start)
 
 
-def new_policy(fields: dict[str, object]) -> QueuePolicy:
-    """A checked policy from keyword arguments; missing fields have their defaults."""
-    return changed_policy(QueuePolicy(), fields)
+def new_policy(fields: Mapping[str, object], default: QueuePolicy | None = None) -> QueuePolicy:
+    """A checked policy from keyword arguments; fields that are missing or None have defaults."""
+    default = QueuePolicy() if default is None else default
+    return updated_policy(default, fields, default)
 
 
-def changed_policy(policy: QueuePolicy, fields: dict[str, object]) -> QueuePolicy:
-    """The policy with some fields changed, checked."""
-    unknown = sorted(fields.keys() - _FIELDS)
-    if unknown:
-        raise BadPolicy(
-            f"A queue policy has no field {unknown[0]!r}; it has {', '.join(sorted(_FIELDS))}.",
-            field=unknown[0],
-        )
-    values = {name: getattr(policy, name) for name in _FIELDS}
-    changed = check_queue_policy(QueuePolicy(**{**values, **fields, **_normal(fields)}))
+def updated_policy(
+    policy: QueuePolicy, fields: Mapping[str, object], default: QueuePolicy
+) -> QueuePolicy:
+    """The policy with some fields changed, checked; fields that are None revert to the default."""
+    reverted = {
+        name: getattr(default, name)
+        for name, value in fields.items()
+        if value is None and name != "filter" and hasattr(default, name)
+    }
+    changed = changed_policy(policy, {**fields, **reverted})
     parse(changed.filter)
     return changed
-
-
-def _normal(fields: dict[str, object]) -> dict[str, object]:
-    """``ordering`` may be given as text."""
-    normal: dict[str, object] = {}
-    if "ordering" in fields:
-        ordering = fields["ordering"]
-        if not isinstance(ordering, str) or ordering not in tuple(Ordering):
-            raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
-        normal["ordering"] = Ordering(ordering)
-    if isinstance(fields.get("labels"), Mapping):
-        normal["labels"] = dict(fields["labels"])  # type: ignore[call-overload]
-    return normal
 
 
 def to_start(start: object) -> Start:

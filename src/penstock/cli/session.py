@@ -100,7 +100,10 @@ def find_target(*, store_only: bool = False) -> Target:
 
     found = settings().settings
     engine = EngineOptions(
-        limits=found.limits, auto_create=found.auto_create, archive=found.archive
+        limits=found.limits,
+        auto_create=found.auto_create,
+        archive=found.archive,
+        default_policy=found.queue_defaults,
     )
     return Target(
         url=None if store_only or choices().store is not None else found.url,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+import msgspec
 
 from penstock.api import QueueApi
 from penstock.cli import printing
@@ -44,6 +45,11 @@ def topic() -> None:
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency id is remembered.")
 @click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Schema language.")
 @click.option("--schema", metavar="TEXT|@FILE", help="The schema of payloads.")
+@click.option(
+    "--queue-defaults",
+    metavar="JSON|@FILE",
+    help="Policy fields of the queue that a publish creates for the topic.",
+)
 @creating
 async def put(
     q: QueueApi,
@@ -53,6 +59,7 @@ async def put(
     dedup_window: int | None,
     schema_type: str | None,
     schema: str | None,
+    queue_defaults: str | None,
 ) -> None:
     """Register the topic NAME, or replace its policy.
 
@@ -65,7 +72,8 @@ async def put(
         default_ttl_ms=default_ttl,
         dedup_window_ms=TopicPolicy().dedup_window_ms if dedup_window is None else dedup_window,
         schema_type=schema_type,
-        schema=None if schema is None else _read_schema(schema),
+        schema=None if schema is None else _read_text(schema, "schema"),
+        queue_defaults={} if queue_defaults is None else _read_defaults(queue_defaults),
     )
     await q.put_topic(name, policy)
     _print(name, policy)
@@ -125,11 +133,25 @@ def _print(name: str, policy: TopicPolicy) -> None:
             ("dedup window", age(policy.dedup_window_ms)),
             ("schema type", policy.schema_type),
             ("schema", policy.schema),
+            (
+                "queue defaults",
+                msgspec.json.encode(policy.queue_defaults).decode()
+                if policy.queue_defaults
+                else None,
+            ),
         ]
     )
 
 
-def _read_schema(given: str) -> str:
+def _read_defaults(given: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(_read_text(given, "queue_defaults"), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        detail = f"queue_defaults is not a JSON object: {error}."
+        raise BadInput(detail, field="queue_defaults") from error
+
+
+def _read_text(given: str, field: str) -> str:
     if not given.startswith("@"):
         return given
     try:
@@ -137,4 +159,4 @@ def _read_schema(given: str) -> str:
             # One byte more than allowed, so that the broker reports the limit.
             return file.read(MAX_SCHEMA_BYTES + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"Cannot read {given[1:]}: {error}.", field="schema") from error
+        raise BadInput(f"Cannot read {given[1:]}: {error}.", field=field) from error

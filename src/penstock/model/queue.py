@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from penstock.errors import BadPolicy
@@ -27,6 +28,9 @@ __all__ = [
     "Routing",
     "Start",
     "TopicPolicy",
+    "auto_created_policy",
+    "changed_defaults",
+    "changed_policy",
     "check_labels",
     "check_queue_policy",
     "check_topic_policy",
@@ -84,8 +88,7 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     failed_retention_s: int = 14 * _DAY_S
     """Seconds that failed deliveries are kept; 0 keeps them forever."""
     max_depth: int | None = None
-    """The sum of delayed, available and in-flight deliveries; None is unbounded. Callers may also
-    write 0 for None."""
+    """The sum of delayed, available and in-flight deliveries; None is unbounded."""
     message_ttl_ms: int | None = None
     """How long a delivery may wait in this queue before it expires; None is unlimited."""
     throughput_limit: int | None = None
@@ -100,6 +103,9 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     description: str = ""
     labels: dict[str, str] = {}
     """For the operator: listings of queues can be filtered by them."""
+
+
+_FIELDS: Final = frozenset(QueuePolicy.__struct_fields__)
 
 
 class Start(Struct, frozen=True):
@@ -137,19 +143,72 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
 
 
 class TopicPolicy(Struct, frozen=True, kw_only=True):
-    """What a topic demands of its messages."""
+    """What a topic demands of its messages, and the queues that it creates."""
 
     default_ttl_ms: int | None = None
     dedup_window_ms: int = 3600 * 1000
     schema_type: str | None = None
     """``json-schema`` or ``avro``; None accepts any payload."""
     schema: str | None = None
+    queue_defaults: dict[str, Any] = {}
+    """Policy fields of the queue that a publish creates for the topic; every field but the filter.
+    They override the server's defaults."""
+
+
+def changed_policy(policy: QueuePolicy, fields: Mapping[str, object]) -> QueuePolicy:
+    """The policy with some fields changed, checked; the filter is checked elsewhere.
+
+    The fields may be plain values: ``ordering`` as text, ``backoff`` as a mapping.
+    """
+    unknown = sorted(fields.keys() - _FIELDS)
+    if unknown:
+        raise BadPolicy(
+            f"A queue policy has no field {unknown[0]!r}; it has {', '.join(sorted(_FIELDS))}.",
+            field=unknown[0],
+        )
+    values = {name: getattr(policy, name) for name in _FIELDS}
+    return check_queue_policy(QueuePolicy(**{**values, **fields, **_from_plain(fields)}))
+
+
+def changed_defaults(policy: QueuePolicy, fields: object) -> QueuePolicy:
+    """The default policy with some fields changed; fields that are None are not changed."""
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        raise BadPolicy("The defaults of queues must be policy fields.", field="queue_defaults")
+    if "filter" in fields:
+        raise BadPolicy("A filter has no default: every queue has its own.", field="filter")
+    given = {name: value for name, value in fields.items() if value is not None}
+    return changed_policy(policy, {**dict.fromkeys(fields.keys() - _FIELDS), **given})
+
+
+def auto_created_policy(topic: str, demand: TopicPolicy, default: QueuePolicy) -> QueuePolicy:
+    """The policy of the queue that a publish creates for a topic."""
+    policy = replace(default, filter=f"topic = '{topic}'")
+    return changed_defaults(policy, demand.queue_defaults) if demand.queue_defaults else policy
+
+
+def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
+    converted: dict[str, object] = {}
+    if "ordering" in fields:
+        ordering = fields["ordering"]
+        if not isinstance(ordering, str) or ordering not in tuple(Ordering):
+            raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
+        converted["ordering"] = Ordering(ordering)
+    backoff = fields.get("backoff")
+    if isinstance(backoff, Mapping):
+        try:
+            converted["backoff"] = convert(backoff, Backoff)
+        except ValidationError as error:
+            raise BadPolicy(f"backoff cannot be read: {error}.", field="backoff") from error
+    labels = fields.get("labels")
+    if isinstance(labels, Mapping):
+        converted["labels"] = dict(labels)
+    return converted
 
 
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere.
 
-    A ``max_depth`` of 0 becomes None.
+    A ``max_depth``, ``message_ttl_ms`` or ``throughput_limit`` of 0 becomes None: unlimited.
     """
     if not isinstance(policy.backoff, Backoff):
         raise BadPolicy("backoff must be a Backoff.", field="backoff")
@@ -164,9 +223,9 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     if policy.max_depth is not None:
         _within("max_depth", policy.max_depth, 0, 2**53)
     if policy.message_ttl_ms is not None:
-        _within("message_ttl_ms", policy.message_ttl_ms, 1, MAX_TTL_MS)
+        _within("message_ttl_ms", policy.message_ttl_ms, 0, MAX_TTL_MS)
     if policy.throughput_limit is not None:
-        _within("throughput_limit", policy.throughput_limit, 1, 10**9)
+        _within("throughput_limit", policy.throughput_limit, 0, 10**9)
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
@@ -176,7 +235,14 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
             raise BadPolicy(f"{field} must be true or false.", field=field)
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
     check_labels(policy.labels)
-    return replace(policy, max_depth=None) if policy.max_depth == 0 else policy
+    if 0 not in (policy.max_depth, policy.message_ttl_ms, policy.throughput_limit):
+        return policy
+    return replace(
+        policy,
+        max_depth=policy.max_depth or None,
+        message_ttl_ms=policy.message_ttl_ms or None,
+        throughput_limit=policy.throughput_limit or None,
+    )
 
 
 def check_labels(labels: object) -> dict[str, str]:
@@ -207,7 +273,7 @@ def check_labels(labels: object) -> dict[str, str]:
 
 
 def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
-    """Return ``policy`` if every field is within its bounds."""
+    """Return ``policy`` if every field is within its bounds; its defaults as plain values."""
     if not isinstance(policy, TopicPolicy):
         raise BadPolicy("A topic's policy must be a TopicPolicy.", field="policy")
     if policy.default_ttl_ms is not None:
@@ -219,7 +285,10 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
         raise BadPolicy("schema and schema_type must be given together.", field="schema")
     if policy.schema is not None:
         _text("schema", policy.schema, MAX_SCHEMA_BYTES)
-    return policy
+    changed_defaults(QueuePolicy(), policy.queue_defaults)
+    if not policy.queue_defaults:
+        return policy
+    return replace(policy, queue_defaults=to_builtins(policy.queue_defaults))
 
 
 def _within(field: str, value: object, low: int, high: int) -> None:

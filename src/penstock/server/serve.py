@@ -99,7 +99,10 @@ async def _open_and_serve(
     metrics = Metrics()
     options = BrokerOptions(
         engine=EngineOptions(
-            limits=settings.limits, auto_create=settings.auto_create, archive=settings.archive
+            limits=settings.limits,
+            auto_create=settings.auto_create,
+            archive=settings.archive,
+            default_policy=settings.queue_defaults,
         ),
         require_topics=settings.require_topics,
         routing=settings.routing,

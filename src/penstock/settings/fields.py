@@ -12,9 +12,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from penstock.errors import BadPolicy
 from penstock.model.limits import (
     MAX_FREE_DISK_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -23,6 +25,7 @@ from penstock.model.limits import (
     MAX_TIME_MS,
     Limits,
 )
+from penstock.model.queue import QueuePolicy, changed_defaults
 from penstock.model.secrets import MASK, mask_password
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Settings",
     "all_settings",
     "flag_of",
+    "to_queue_defaults",
     "variable_of",
 ]
 
@@ -78,6 +82,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     auto_create: Annotated[
         bool, _about("A message that matches no queue creates one named after its topic.")
     ] = True
+    default_policy: Annotated[
+        str | None,
+        _about(
+            "Policy fields of queues that set none of their own, except the filter: a table of the"
+            ' settings file, elsewhere JSON such as `{"max_attempts": 3}`.'
+        ),
+    ] = None
     require_topics: Annotated[
         bool, _about("Refuse to publish to a topic that is not registered.")
     ] = False
@@ -251,6 +262,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             free_disk_bytes=self.min_free_disk_bytes,
         )
 
+    @property
+    def queue_defaults(self) -> QueuePolicy:
+        """``default_policy`` as a policy; raises ``BadPolicy`` if it is none."""
+        if self.default_policy is None:
+            return QueuePolicy()
+        return to_queue_defaults(self.default_policy)
+
     def __repr__(self) -> str:
         # Settings end up in tracebacks and debug logs; secrets must not.
         changed = (
@@ -263,6 +281,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             for setting, value in changed
         )
         return f"Settings({', '.join(shown)})"
+
+
+def to_queue_defaults(text: str) -> QueuePolicy:
+    """The default policy that a JSON text describes; raises ``BadPolicy`` if it is none."""
+    try:
+        given = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise BadPolicy(f"default_policy is not JSON: {error}.", field="default_policy") from error
+    return changed_defaults(QueuePolicy(), given)
 
 
 class Setting(Struct, frozen=True, kw_only=True):

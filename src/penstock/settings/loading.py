@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadName, BadSetting
+from penstock.errors import BadName, BadPolicy, BadSetting
 from penstock.model.limits import check_name, shown
 from penstock.model.secrets import mask_password
 from penstock.settings.fields import (
@@ -30,6 +30,7 @@ from penstock.settings.fields import (
     Settings,
     all_settings,
     flag_of,
+    to_queue_defaults,
     variable_of,
 )
 
@@ -157,6 +158,10 @@ def _final(setting: Setting, given: _Given) -> object:
 
 def _converted(setting: Setting, given: _Given) -> object:
     value = given.value
+    if setting.name == "default_policy" and isinstance(value, dict):
+        # A table of the settings file; everything else gives it as JSON.
+        value = msgspec.json.encode(value).decode()
+        given = given.with_value(value)
     if setting.kind is Path:
         return _to_path(setting.name, given)
     try:
@@ -182,6 +187,11 @@ def _check_meaning(setting: Setting, given: _Given) -> None:
             check_name(given.value, "tenant")
         except BadName as error:
             raise _refused(setting, given, f"Expected a name. {error.advice}") from error
+    elif setting.name == "default_policy":
+        try:
+            to_queue_defaults(str(given.value))
+        except BadPolicy as error:
+            raise _refused(setting, given, f"Expected policy fields. {error.detail}") from error
     elif setting.name == "url" and not _is_server(str(given.value)):
         raise _refused(setting, given, "Expected http://host:port or https://host:port")
 

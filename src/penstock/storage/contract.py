@@ -98,6 +98,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     auto_create: bool = True
     """A message that matches no queue creates one named after its topic, if the name is free."""
+    default_policy: QueuePolicy = QueuePolicy()
+    """Of queues that a publish creates, and of fields that a caller does not set. Its filter is not
+    used."""
     archive: bool = False
     """Retention waits for ``archived``: an entry goes only after its copy is verified (A1)."""
 

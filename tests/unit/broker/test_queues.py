@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
+from msgspec.structs import replace
 
-from penstock import Backoff, Broker, NewMessage, Ordering, QueuePolicy, Start
-from penstock.broker.queues import changed_policy, new_policy
+import penstock
+from penstock import (
+    Backoff,
+    Broker,
+    BrokerOptions,
+    EngineOptions,
+    NewMessage,
+    Ordering,
+    QueuePolicy,
+    Start,
+    TopicPolicy,
+)
+from penstock.broker.queues import new_policy
 from penstock.errors import (
     BadFilter,
     BadInput,
@@ -43,6 +55,10 @@ BOUNDS: Final[list[Any]] = [
     ("partition_concurrency", 1, 1000),
     ("bucket_size", 0, 4),
 ]
+
+
+#: Fields in which 0 means unlimited.
+UNLIMITED = ("max_depth", "message_ttl_ms", "throughput_limit")
 
 
 class Level(IntEnum):
@@ -122,7 +138,7 @@ async def test_a_name_of_128_characters(q: Broker) -> None:
 @law("E1")
 @pytest.mark.parametrize(
     "field, value, limit",
-    [case for case in each_bad(BOUNDS) if case[0] != "max_depth"]
+    [case for case in each_bad(BOUNDS) if case[0] not in UNLIMITED]
     + [("max_depth", -1, 0), ("max_depth", 2**53 + 1, 2**53), ("labels", {"a" * 65: ""}, 64)],
 )
 async def test_a_policy_out_of_bounds(
@@ -148,6 +164,86 @@ async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> 
     await q.update_queue("a", labels={})
     assert await found(tier="gold") == []
     await refuses(q.queues(labels={"a b": "x"}), BadPolicy, "labels", 64)
+
+
+@pytest.mark.parametrize("field", sorted(QueuePolicy.__struct_fields__))
+async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
+    changed: dict[str, Any] = {
+        "max_attempts": 9,
+        "visibility_timeout_ms": 5_000,
+        "min_lease_ms": 200,
+        "max_lease_ms": 9_000,
+        "backoff": {"base_ms": 1, "max_ms": 2},
+        "done_retention_s": 1,
+        "failed_retention_s": 1,
+        "max_depth": 1,
+        "message_ttl_ms": 1,
+        "throughput_limit": 1,
+        "ordering": "partition",
+        "partition_concurrency": 2,
+        "bucket_size": 3,
+        "paused": True,
+        "description": "x",
+        "labels": {"a": "b"},
+    }
+    if field not in changed:
+        pytest.skip("it has no default, or belongs to another test")
+    given, null = {field: changed[field]}, cast("dict[str, Any]", {field: None})
+    info = await q.create_queue("orders", **given)
+    assert info.policy != QueuePolicy()
+    assert (await q.update_queue("orders", **null)).policy == QueuePolicy()
+    assert (await q.create_queue("again", **null)).policy == QueuePolicy()
+
+
+async def test_the_defaults_of_the_server(clock: FakeClock) -> None:
+    default = QueuePolicy(max_attempts=2, max_depth=7, backoff=Backoff(1, 2))
+    options = BrokerOptions(engine=EngineOptions(clock=clock, default_policy=default))
+    async with penstock.open("memory://", options=options, keepers=False) as q:
+        assert (await q.create_queue("a", "color = 'red'")).policy == replace(
+            default, filter="color = 'red'"
+        )
+        own = await q.create_queue("b", "topic = 'b'", max_attempts=3, max_depth=0)
+        assert (own.policy.max_attempts, own.policy.max_depth) == (3, None)
+        reverted = await q.update_queue("b", max_attempts=None, max_depth=None)
+        assert (reverted.policy.max_attempts, reverted.policy.max_depth) == (2, 7)
+        assert reverted.policy.filter == "topic = 'b'"
+        await q.put_topic("orders", TopicPolicy(queue_defaults={"max_depth": 0, "paused": True}))
+        await q.publish("orders", b"")
+        created = (await q.queue("orders")).policy
+        assert (created.max_attempts, created.max_depth, created.paused) == (2, None, True)
+
+
+@law("E1")
+@pytest.mark.parametrize(
+    "defaults, field, limit",
+    [
+        ({"max_attempts": 0}, "max_attempts", 1),
+        ({"filter": "TRUE"}, "filter", None),
+        ({"unknown": 1}, "unknown", None),
+        ({"unknown": None}, "unknown", None),
+        ({"backoff": {"base_ms": "x"}}, "backoff", None),
+        ({"ordering": "fifo"}, "ordering", None),
+        ([], "queue_defaults", None),
+        ({5: 5}, "queue_defaults", None),
+    ],
+)
+async def test_bad_defaults_of_a_topic(
+    q: Broker, refuses: Refuses, defaults: Any, field: str, limit: int | None
+) -> None:
+    policy = TopicPolicy(queue_defaults=defaults)
+    await refuses(q.put_topic("orders", policy), BadPolicy, field, limit)
+
+
+async def test_the_defaults_of_a_topic_are_stored_as_plain_values(q: Broker) -> None:
+    given = {"backoff": Backoff(1, 2), "ordering": Ordering.PARTITION, "max_depth": None}
+    await q.put_topic("orders", TopicPolicy(queue_defaults=given))
+    stored = await q.topic("orders")
+    assert stored is not None
+    assert stored.queue_defaults == {
+        "backoff": {"base_ms": 1, "max_ms": 2},
+        "ordering": "partition",
+        "max_depth": None,
+    }
 
 
 async def test_a_max_depth_of_zero_is_unlimited(q: Broker) -> None:
@@ -191,9 +287,12 @@ async def test_a_backoff_at_its_bounds(q: Broker, backoff: Backoff) -> None:
 
 
 @law("E1")
-@pytest.mark.parametrize("backoff", [None, 5, (1, 2), {"base_ms": 1}], ids=repr)
-async def test_a_backoff_that_is_none(q: Broker, refuses: Refuses, backoff: Any) -> None:
-    await refuses(q.create_queue("orders", backoff=backoff), BadPolicy, "backoff")
+@pytest.mark.parametrize("backoff", [5, (1, 2), {"base_ms": "1"}, {"base_ms": -1}], ids=repr)
+async def test_a_backoff_that_is_none(q: Broker, backoff: Any) -> None:
+    with pytest.raises(BadPolicy) as caught:
+        await q.create_queue("orders", backoff=backoff)
+    assert (caught.value.field or "").partition(".")[0] == "backoff"
+    assert await q.queues() == ()
 
 
 @law("E1")
@@ -201,13 +300,11 @@ async def test_a_backoff_that_is_none(q: Broker, refuses: Refuses, backoff: Any)
     "field, value, limit",
     [
         ("ordering", "priority", None),
-        ("ordering", None, None),
         ("ordering", [], None),
         ("paused", 1, None),
         ("paused", "yes", None),
         ("description", "x" * 4097, 4096),
         ("description", "é" * 2049, 4096),
-        ("description", None, 4096),
         ("description", b"x", 4096),
     ],
 )
@@ -294,7 +391,7 @@ def test_the_broker_does_not_leave_the_filter_to_the_engine() -> None:
     with pytest.raises(BadFilter):
         new_policy({"filter": "amount >"})
     with pytest.raises(BadFilter):
-        changed_policy(QueuePolicy(), {"filter": "amount >"})
+        new_policy({"filter": "amount >"})
 
 
 async def test_what_is_not_given_has_its_default(q: Broker) -> None:

@@ -17,6 +17,7 @@ def test_put_show_list_delete(sh: Shell) -> None:
             "dedup_window_ms": 3_600_000,
             "schema_type": None,
             "schema": None,
+            "queue_defaults": {},
         },
     }
     assert [item["name"] for item in sh.json("topic", "list")] == ["orders"]
@@ -32,8 +33,17 @@ def test_a_schema_from_a_file(sh: Shell, tmp_path: Path) -> None:
     assert sh.json("topic", "show", "orders")["policy"]["schema"] == '{"type": "object"}'
 
 
+def test_queue_defaults(sh: Shell) -> None:
+    sh("topic", "put", "orders", "--queue-defaults", '{"max_attempts": 2}')
+    assert sh.json("topic", "show", "orders")["policy"]["queue_defaults"] == {"max_attempts": 2}
+    sh("publish", "orders", "x")
+    assert sh.json("queue", "show", "orders")["policy"]["max_attempts"] == 2
+
+
 @law("E1")
 def test_bad_input(sh: Shell) -> None:
+    sh("topic", "put", "orders", "--queue-defaults", "[]", code=3)
+    sh("topic", "put", "orders", "--queue-defaults", '{"max_attempts": 0}', code=3)
     sh("topic", "put", "orders", "--schema", "{}", code=3)
     sh("topic", "put", "orders", "--schema", "@missing", "--schema-type", "avro", code=3)
     sh("topic", "put", "orders", "--schema-type", "xml", code=2)

@@ -18,6 +18,9 @@ from penstock.model.queue import (
 )
 from penstock.testing.laws import law
 
+#: Fields in which 0 means unlimited.
+UNLIMITED = ("max_depth", "message_ttl_ms", "throughput_limit")
+
 
 class Level(IntEnum):
     THREE = 3
@@ -66,15 +69,16 @@ def test_both_bounds_are_inside(field: str, low: int, high: int) -> None:
         assert check_queue_policy(policy) is policy
 
 
-def test_a_max_depth_of_zero_is_unlimited() -> None:
-    assert check_queue_policy(QueuePolicy(max_depth=0)).max_depth is None
+@pytest.mark.parametrize("field", UNLIMITED)
+def test_zero_is_unlimited(field: str) -> None:
+    assert getattr(check_queue_policy(_policy(field, 0)), field) is None
     with pytest.raises(BadPolicy) as caught:
-        check_queue_policy(QueuePolicy(max_depth=-1))
-    assert (caught.value.field, caught.value.limit) == ("max_depth", 0)
+        check_queue_policy(_policy(field, -1))
+    assert (caught.value.field, caught.value.limit) == (field, 0)
 
 
 @law("E1")
-@pytest.mark.parametrize("field, low, high", [b for b in BOUNDS if b[0] != "max_depth"])
+@pytest.mark.parametrize("field, low, high", [b for b in BOUNDS if b[0] not in UNLIMITED])
 def test_what_is_outside_is_refused_with_the_bound(field: str, low: int, high: int) -> None:
     for value, limit in ((low - 1, low), (high + 1, high)):
         with pytest.raises(BadPolicy) as caught:

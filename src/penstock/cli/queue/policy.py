@@ -92,7 +92,7 @@ def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, objec
         changes["labels"] = dict(label for label in labels if label != NO_LIMIT)
     for name in ("max_depth", "message_ttl_ms", "throughput_limit"):
         if changes.get(name) == NO_LIMIT:
-            changes[name] = None
+            changes[name] = 0
     base, most = changes.pop("backoff_base", None), changes.pop("backoff_max", None)
     if base is not None or most is not None:
         changes["backoff"] = Backoff(

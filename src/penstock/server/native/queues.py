@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from penstock.broker.queues import new_policy, preview_of, to_start
@@ -21,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.limits import MAX_ASSIGN, shown
-from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
+from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body, ListBody
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
@@ -56,14 +55,8 @@ class PolicyBody(Body[dict[str, Any]]):
         self.json_kind = QueuePolicy
 
     def decode(self, body: bytes, media: str) -> dict[str, Any]:
-        """The fields, with ``backoff`` converted to a ``Backoff``."""
-        fields = super().decode(body, media) if body else {}
-        if "backoff" in fields:
-            try:
-                fields["backoff"] = msgspec.convert(fields["backoff"], Backoff)
-            except msgspec.ValidationError as error:
-                raise BadPolicy(f"backoff cannot be read: {error}.", field="backoff") from error
-        return fields
+        """The fields; an empty body has none."""
+        return super().decode(body, media) if body else {}
 
 
 async def put_queue(
@@ -77,7 +70,7 @@ async def put_queue(
 
 
 async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunReply:
-    policy = new_policy(fields)
+    policy = new_policy(fields, call.broker.options.engine.default_policy)
     wanted, first = preview_of(policy.filter, start)
     preview = await call.scan(call.broker.preview(wanted, start=first))
     words = f"{preview.count} of {preview.scanned} messages in the log match the filter"

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
 from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
-from penstock.model.queue import Ordering, QueuePolicy
+from penstock.model.queue import Ordering, QueuePolicy, auto_created_policy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.chain import Chain
@@ -160,9 +160,10 @@ class Core:
     def new_queue(
         self, tenant: str, name: str, now: int, policy: QueuePolicy | None = None
     ) -> Queue:
-        """Build an unregistered queue. Without a policy, its filter takes the topic ``name``."""
+        """Build an unregistered queue. Without a policy, it is the queue of the topic ``name``."""
         if policy is None:
-            policy = QueuePolicy(filter=f"topic = '{name}'")
+            demand = self.tenant(tenant).topic(name)
+            policy = auto_created_policy(name, demand, self.options.default_policy)
         queue = self._build(
             tenant,
             name,

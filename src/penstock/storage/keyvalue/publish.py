@@ -154,7 +154,7 @@ class Plan:
             return
         check_topics(checked, self._tenant.topics)
         yield from self.decide()
-        if self._tenant.bounded:
+        if self._tenant.bounded or self._created:
             yield from self.check_depth()
         yield from self.apply()
 

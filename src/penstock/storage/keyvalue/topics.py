@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import asdict
 
 from penstock.errors import StoreCorrupt
 from penstock.model.queue import TopicPolicy
@@ -15,7 +16,10 @@ _decoder = msgspec.msgpack.Decoder(TopicPolicy)
 
 def encode_topic(policy: TopicPolicy) -> bytes:
     """Sealed MessagePack: the policy has text of any length and may gain fields."""
-    return seal(msgspec.msgpack.encode(policy))
+    fields = asdict(policy)
+    if not policy.queue_defaults:
+        del fields["queue_defaults"]
+    return seal(msgspec.msgpack.encode(fields))
 
 
 def decode_topic(value: bytes) -> TopicPolicy:

@@ -26,7 +26,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import QueuePolicy
+from penstock.model.queue import auto_created_policy
 from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.sql.append import (
     Appending,
@@ -321,7 +321,7 @@ class Publishing:
                         keys.opened(entry)
                 unwanted = not entry.targets and not entry.behind
                 if unwanted and new.auto_create and self._core.options.auto_create:
-                    await self._create(one.topic, entry)
+                    await self._create(one.topic, entry, added)
                 made += len(entry.targets)
                 check_fan_out(limits, messages, made)
                 items.append(entry)
@@ -381,7 +381,7 @@ class Publishing:
             entry_metadata, payload, [q for q in targets if q.takes_publishes], behind=True
         )
 
-    async def _create(self, topic: str, entry: Entry) -> None:
+    async def _create(self, topic: str, entry: Entry, added: Counter[int]) -> None:
         """Create a queue named after the topic, unless that name is taken."""
         if topic in self._tenant.queues:
             return
@@ -391,8 +391,12 @@ class Publishing:
             raise NeedsQueue(topic)
         if not self._alone:
             raise _Alone
-        policy = QueuePolicy(filter=f"topic = '{topic}'")
+        default = self._core.options.default_policy
+        policy = auto_created_policy(topic, self._tenant.topic(topic), default)
         self._created[topic] = await make_queue(self._work, topic, policy, None)
+        if policy.max_depth is not None:
+            self._bounded = [*self._bounded, self._created[topic]]
+            added[self._created[topic].number] += 1
         entry.targets = (self._created[topic],)
 
     def _check_depths(self, added: Counter[int]) -> None:

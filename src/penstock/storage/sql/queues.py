@@ -12,7 +12,14 @@ from penstock.errors import BadName, CommitFailed, QueueNotEmpty, StoreBusy, Unk
 from penstock.filters import parse
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
-from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import (
+    Ordering,
+    QueueInfo,
+    QueuePolicy,
+    Start,
+    TopicPolicy,
+    auto_created_policy,
+)
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
 from penstock.storage.sql import compaction
 from penstock.storage.sql.catalog import Queue, encode_policy
@@ -134,7 +141,8 @@ async def ensure_queue(core: Core, tenant: str, name: str) -> None:
     async def act(work: Work) -> None:
         if name not in work.tenant.queues:
             check_queue_quota(core.options.limits, len(work.tenant.queues), name)
-            await make_queue(work, name, QueuePolicy(filter=f"topic = '{name}'"), None)
+            demand, default = work.tenant.topic(name), core.options.default_policy
+            await make_queue(work, name, auto_created_policy(name, demand, default), None)
 
     await core.transact(tenant, act)
 

@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
             "claim",
             "concurrency",
             "dead_letter",
+            "default_policies",
             "documents",
             "harness",
             "history",
@@ -81,6 +82,7 @@ from penstock.testing.conformance.dead_letter import (
     TestDeadLetterQueue,
     TestNoDeadLetters,
 )
+from penstock.testing.conformance.default_policies import TestDefaultPolicies
 from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
@@ -145,6 +147,7 @@ __all__ = [
     "TestConcurrency",
     "TestDeadLetter",
     "TestDeadLetterQueue",
+    "TestDefaultPolicies",
     "TestDeliveryRetention",
     "TestDepth",
     "TestDocuments",

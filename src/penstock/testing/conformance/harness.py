@@ -334,6 +334,7 @@ def opened_with(
     queues: int = Limits().queues,
     unindexed_filters: int = Limits().unindexed_filters,
     publish_deliveries: int = Limits().publish_deliveries,
+    default_policy: QueuePolicy | None = None,
 ) -> pytest.MarkDecorator:
     """Open the store of a test with non-default options."""
     limits = Limits(
@@ -342,7 +343,12 @@ def opened_with(
         unindexed_filters=unindexed_filters,
         publish_deliveries=publish_deliveries,
     )
-    options = EngineOptions(auto_create=auto_create, archive=archive, limits=limits)
+    options = EngineOptions(
+        auto_create=auto_create,
+        archive=archive,
+        limits=limits,
+        default_policy=default_policy or QueuePolicy(),
+    )
     return pytest.mark.parametrize("store", [options], indirect=True, ids=["options"])
 
 

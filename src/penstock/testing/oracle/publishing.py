@@ -17,7 +17,7 @@ from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
-from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.model.queue import TopicPolicy, changed_policy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.storage.topic_checks import CheckedBy, check_topics
@@ -251,7 +251,10 @@ class _Batch:
         limit = self.options.limits.queues
         if len(self.store.queues_of(self.tenant)) >= limit:
             raise TooManyQueues("No queue for the topic.", limit=limit)
-        policy = QueuePolicy(filter=f"topic = '{topic}'")
+        demand = self.store.topics.get((self.tenant, topic), TopicPolicy())
+        filtered = replace(self.options.default_policy, filter=f"topic = '{topic}'")
+        given = {name: value for name, value in demand.queue_defaults.items() if value is not None}
+        policy = changed_policy(filtered, given)
         queue = Queue(self.tenant, topic, policy, self.now, cursor=None)
         self.store.queues[self.tenant, topic] = queue
         return queue
