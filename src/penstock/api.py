@@ -14,6 +14,7 @@ from penstock.model.delivery import (
     CancelReply,
     Delivery,
     Event,
+    FoundMessages,
     LogPage,
     MessageDeliveries,
     Outcome,
@@ -283,6 +284,7 @@ class QueueApi(Protocol):
         state: State | str,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
@@ -411,6 +413,16 @@ class QueueApi(Protocol):
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: a count and a sample."""
+        ...
+
+    async def find(
+        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+    ) -> FoundMessages:
+        """The messages of a topic with this idempotency id or key.
+
+        An id is found inside the topic's dedup window. A key is searched for in the log, in up to
+        10,000 entries from ``start`` on; continue at the reply's ``next_offset``.
+        """
         ...
 
     async def message(self, message_id: int) -> MessageDeliveries:

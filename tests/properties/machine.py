@@ -357,6 +357,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(cancel)
         self.look(tenant)
 
+    def find(self, tenant: str, topic: str, id: str) -> None:
+        async def find(side: Side) -> Plain:
+            found = await side.engine.find(tenant, topic, id)
+            return None if found is None else side.message(tenant, found)
+
+        self.both(find)
+
     def peek(self, tenant: str, queue: str, state: State, where: str | None, page: int) -> None:
         self.both(lambda side: side.browse(tenant, queue, state, _condition(where), page))
 

@@ -195,6 +195,10 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "number": _PICKS,
         },
     ),
+    "find": (
+        2,
+        {"tenant": _TENANTS, "topic": _TOPICS, "id": st.sampled_from(["i", "j"])},
+    ),
     "peek": (
         3,
         {

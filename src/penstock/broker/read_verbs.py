@@ -9,12 +9,13 @@ from typing import Final
 
 from penstock.broker.bulk import READ_BATCH, Bulk
 from penstock.broker.explain import explain_delivery
-from penstock.broker.scope import check_count, check_offset, to_message_id
+from penstock.broker.scope import check_count, check_find, check_offset, to_message_id
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.model.delivery import (
     Event,
+    FoundMessages,
     LogEntry,
     LogPage,
     MessageDeliveries,
@@ -30,7 +31,7 @@ from penstock.model.reports import HistoryEntry, HistoryPage, Preview, Why
 from penstock.model.states import State
 from penstock.storage.turns import SLICE_S
 
-__all__ = ["Reading"]
+__all__ = ["FIND_SCAN", "Reading"]
 
 #: Messages per page of history, so that a page of a queue with few of them still takes
 #: milliseconds.
@@ -39,6 +40,8 @@ _SAMPLE: Final = 10
 #: Log entries that a preview scans per turn: about three milliseconds.
 _SLICE: Final = 500
 _SMALLEST_SLICE: Final = 30
+#: Log entries that one search for a key reads: some 60 ms, in slices.
+FIND_SCAN: Final = 10_000
 
 
 class Reading(Bulk):
@@ -112,6 +115,31 @@ class Reading(Bulk):
             size = size // 2 if time() - began > SLICE_S else 2 * size
             size = max(_SMALLEST_SLICE, min(_SLICE, size))
         return Preview(count + sum(keyed.values()), scanned, tuple(sample.values()))
+
+    async def find(
+        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+    ) -> FoundMessages:
+        """The messages of a topic with this idempotency id or key."""
+        check_find(topic, id, key)
+        position = check_offset("start", start)
+        if id is not None:
+            message = await self._engine.find(self.tenant, topic, id)
+            return FoundMessages(() if message is None else (message,))
+        found: dict[MessageId, Message] = {}
+        end = await self._engine.log_end(self.tenant)
+        left = FIND_SCAN
+        while position < end and left:
+            if left < FIND_SCAN:
+                await self._engine.turns.take(self.tenant)
+            page = await self._engine.read_log(self.tenant, position, min(left, _SLICE))
+            if not page.entries:
+                position = end
+                break
+            for entry in page.entries:
+                if entry.message.key == key and entry.message.topic == topic:
+                    found[entry.message.id] = entry.message
+            position, left = page.next_offset, left - len(page.entries)
+        return FoundMessages(tuple(found.values()), position if position < end else None)
 
     async def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and its state in every queue."""

@@ -102,12 +102,14 @@ class Replaying(Scope):
         state: State | str,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
         check_queue_name(queue)
         check_count("limit", limit, BULK_LIMIT)
-        return await self._engine.purge(self.tenant, queue, to_state(state), to_where(where), limit)
+        chosen = to_selection(where, ids)
+        return await self._engine.purge(self.tenant, queue, to_state(state), chosen, limit)
 
     async def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
         """Remove the delivery of a message, in any state, from one queue or from every queue."""

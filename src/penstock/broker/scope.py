@@ -34,6 +34,7 @@ __all__ = [
     "Scope",
     "check_assignment",
     "check_count",
+    "check_find",
     "check_ids",
     "check_offset",
     "check_replay",
@@ -121,6 +122,14 @@ def to_selection(where: str | None, ids: Sequence[int] | None) -> Selection | No
     check_ids(ids)
     chosen = to_where(where)
     return chosen if ids is None else _Chosen(frozenset(ids), chosen)
+
+
+def check_find(topic: str, id: str | None, key: str | None) -> None:
+    """Refuse a search without a valid topic, or without exactly one of id and key."""
+    check_name(topic, "topic")
+    if (id is None) == (key is None):
+        raise BadInput("Give either id or key.", field="id" if id is None else "key")
+    check_text("id" if key is None else "key", id if key is None else key, least=1)
 
 
 def utf8_bytes(field: str, text: str) -> int:

@@ -1,4 +1,4 @@
-"""``penstock message``, ``history``, ``result`` and ``cancel``: one message."""
+"""``penstock message``, ``history``, ``result``, ``cancel`` and ``find``: single messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.cli.session import on_target
 from penstock.model.delivery import Event, ResultStatus, Snapshot
 from penstock.model.message import Message
 
-__all__ = ["cancel", "history", "message", "result"]
+__all__ = ["cancel", "find", "history", "message", "result"]
 
 _DELIVERIES: Final[tuple[Column[Snapshot], ...]] = (
     Column("queue", lambda item: item.queue, style="bold"),
@@ -33,6 +33,14 @@ _EVENTS: Final[tuple[Column[Event], ...]] = (
     Column("state", lambda event: "gone" if event.state is None else event.state.value),
     Column("consumer", lambda event: event.consumer),
     Column("error", lambda event: event.error, style="red", wide=True),
+)
+_MESSAGES: Final[tuple[Column[Message], ...]] = (
+    Column("message", lambda item: item.id, right=True),
+    Column("published", lambda item: moment(item.published_at)),
+    Column("key", lambda item: item.key),
+    Column("partition key", lambda item: item.partition_key),
+    Column("size", lambda item: amount(item.size), right=True),
+    Column("headers", lambda item: printing.headers(item.headers), wide=True),
 )
 #: The longest wait of one call; a longer wait takes several calls.
 _MAX_WAIT_MS: Final = 30_000
@@ -134,6 +142,32 @@ async def cancel(q: QueueApi, /, message_id: int, queue: str | None) -> None:
     where = ", ".join(reply.queues) or "no queue"
     later = f"; not routed yet in {', '.join(reply.pending)}" if reply.pending else ""
     printing.outcome(reply, f"cancelled message {message_id} in {where}{later}")
+
+
+@click.command
+@click.argument("topic")
+@click.option("--id", "id_", help="The idempotency id that the producer gave.")
+@click.option("--key", help="The key that the producer gave.")
+@on_target
+async def find(q: QueueApi, /, topic: str, id_: str | None, key: str | None) -> None:
+    """Find messages of TOPIC by idempotency id or by key.
+
+    An id is found inside the topic's dedup window. A key is searched for in the whole log.
+
+    \b
+    Examples:
+      penstock find orders --id order-4711
+      penstock find orders --key customer-17
+    """
+    found: dict[int, Message] = {}
+    start: int | None = 0
+    while start is not None:
+        page = await q.find(topic, id=id_, key=key, start=start)
+        found.update((item.id, item) for item in page.messages)
+        start = page.next_offset
+    messages = [found[number] for number in sorted(found)]
+    if not printing.as_json(messages):
+        printing.table(_MESSAGES, messages, f"{topic} has no such message.")
 
 
 def _fields(found: Message) -> list[tuple[str, printing.Cell]]:

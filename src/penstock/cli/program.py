@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "history": "penstock.cli.message:history",
     "result": "penstock.cli.message:result",
     "cancel": "penstock.cli.message:cancel",
+    "find": "penstock.cli.message:find",
     "work": "penstock.cli.work:work",
     "pipeline": "penstock.cli.pipeline.commands:pipeline",
     "verify": "penstock.cli.verify:verify",

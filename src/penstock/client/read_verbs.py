@@ -10,13 +10,20 @@ import msgspec
 from penstock.broker.bulk import READ_BATCH
 from penstock.broker.claim import check_wait
 from penstock.broker.publish import check_batch_id
-from penstock.broker.scope import check_count, check_offset, to_message_id
+from penstock.broker.scope import check_count, check_find, check_offset, to_message_id
 from penstock.client.address import with_query
 from penstock.client.replay import is_sendable
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.filters import parse
-from penstock.model.delivery import Event, LogPage, MessageDeliveries, QueueStats, Result
+from penstock.model.delivery import (
+    Event,
+    FoundMessages,
+    LogPage,
+    MessageDeliveries,
+    QueueStats,
+    Result,
+)
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
 from penstock.model.message import Offset
@@ -31,6 +38,7 @@ _END: Final = msgspec.msgpack.Decoder(LogEnd)
 _SPLITS: Final = msgspec.msgpack.Decoder(LogSplits)
 _PREVIEW: Final = msgspec.msgpack.Decoder(Preview)
 _MESSAGE: Final = msgspec.msgpack.Decoder(MessageDeliveries)
+_FOUND: Final = msgspec.msgpack.Decoder(FoundMessages)
 _RESULT: Final = msgspec.msgpack.Decoder(ResultReply)
 _EVENTS: Final = msgspec.msgpack.Decoder(EventList)
 _HISTORY: Final = msgspec.msgpack.Decoder(HistoryPage)
@@ -111,6 +119,14 @@ class Reading(Scope):
             parse(filter)
         query = (("filter", filter), ("start", check_offset("start", start)))
         return await self._get(_PREVIEW, "/v1/preview", query, timeout_ms=self._bulk_ms)
+
+    async def find(
+        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+    ) -> FoundMessages:
+        """The messages of a topic with this idempotency id or key."""
+        check_find(topic, id, key)
+        query = (("id", id), ("key", key), ("from", check_offset("start", start) or None))
+        return await self._get(_FOUND, f"/v1/topics/{topic}/messages", query)
 
     async def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and its state in every queue."""

@@ -127,12 +127,15 @@ class Replaying(Scope):
         state: State | str,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
         check_queue_name(queue)
         check_count("limit", limit, BULK_LIMIT)
-        body = PurgeBody(to_state(state), check_filter(where), limit)
+        check_ids(ids)
+        named = None if ids is None else tuple(ids)
+        body = PurgeBody(to_state(state), check_filter(where), limit, named)
         answer = await self._send(
             "POST",
             f"/v1/queues/{queue}/purges",

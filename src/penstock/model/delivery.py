@@ -17,6 +17,7 @@ __all__ = [
     "Delivery",
     "Event",
     "Extend",
+    "FoundMessages",
     "LogEntry",
     "LogPage",
     "MessageDeliveries",
@@ -280,6 +281,14 @@ class LogPage(Struct, frozen=True):
 
     entries: tuple[LogEntry, ...]
     next_offset: Offset
+
+
+class FoundMessages(Struct, frozen=True):
+    """Messages that were found by idempotency id or key, in publish order."""
+
+    messages: tuple[Message, ...]
+    next_offset: Offset | None = None
+    """Where to continue the search; None at the end of the log."""
 
 
 class Ownership(Struct, frozen=True):

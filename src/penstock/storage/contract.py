@@ -50,6 +50,7 @@ from penstock.model.identity import StoreIdentity
 from penstock.model.limits import Limits
 from penstock.model.message import (
     Durability,
+    Message,
     MessageId,
     NewMessage,
     Offset,
@@ -373,7 +374,7 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def purge(
-        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+        self, tenant: str, queue: str, state: State, where: Selection | None, limit: int
     ) -> PurgeReply:
         """Remove up to ``limit`` deliveries in ``state``. ``Conflict`` if it is in_flight."""
 
@@ -458,6 +459,10 @@ class Engine(BulkReading, Documents, ABC):
     @abstractmethod
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         """The message as it is now, with its payload and its deliveries by queue name."""
+
+    @abstractmethod
+    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+        """The newest entry of the message with this idempotency id, inside its dedup window."""
 
     @abstractmethod
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:

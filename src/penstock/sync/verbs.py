@@ -12,6 +12,7 @@ from penstock.model.delivery import (
     CancelReply,
     Delivery,
     Event,
+    FoundMessages,
     LogPage,
     MessageDeliveries,
     Outcome,
@@ -320,10 +321,16 @@ class SyncVerbs(BlockingVerbs):
         )
 
     def purge(
-        self, queue: str, state: State | str, *, where: str | None = None, limit: int = BULK_LIMIT
+        self,
+        queue: str,
+        state: State | str,
+        *,
+        where: str | None = None,
+        ids: Sequence[int] | None = None,
+        limit: int = BULK_LIMIT,
     ) -> PurgeReply:
         """Remove deliveries in one state for good."""
-        return self._run(self._verbs.purge, queue, state, where=where, limit=limit)
+        return self._run(self._verbs.purge, queue, state, where=where, ids=ids, limit=limit)
 
     def cancel(self, message_id: int, *, queue: str | None = None) -> CancelReply:
         """Remove the delivery of a message, in any state, from one queue or from every queue.
@@ -449,6 +456,16 @@ class SyncVerbs(BlockingVerbs):
     def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: a count and a sample."""
         return self._run(self._verbs.preview, filter, start=start)
+
+    def find(
+        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+    ) -> FoundMessages:
+        """The messages of a topic with this idempotency id or key.
+
+        An id is found inside the topic's dedup window. A key is searched for in the log, in up to
+        10,000 entries from ``start`` on; continue at the reply's ``next_offset``.
+        """
+        return self._run(self._verbs.find, topic, id=id, key=key, start=start)
 
     def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and its state in every queue."""

@@ -52,6 +52,7 @@ from penstock.model.identity import (
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import (
     Durability,
+    Message,
     MessageId,
     NewMessage,
     Offset,
@@ -298,7 +299,7 @@ class Oracle(Engine):
             )
 
     async def purge(
-        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+        self, tenant: str, queue: str, state: State, where: Selection | None, limit: int
     ) -> PurgeReply:
         with self._telling() as (store, _):
             found, dead = store.find(tenant, queue)
@@ -420,6 +421,15 @@ class Oracle(Engine):
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         store, _ = self._open()
         return read_verbs.message(store, tenant, message_id)
+
+    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+        store, now = self._open()
+        at, message_id, _ = store.ids.get((tenant, topic, id), (0, None, None))
+        policy = store.topics.get((tenant, topic), TopicPolicy())
+        if message_id is None or at + policy.dedup_window_ms <= now:
+            return None
+        newest = store.messages.get((tenant, message_id))
+        return None if newest is None else newest.message
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         store, _ = self._open()

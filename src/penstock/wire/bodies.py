@@ -105,6 +105,8 @@ class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
     state: State
     where: str | None = None
     limit: int = BULK_LIMIT
+    ids: tuple[int, ...] | None = None
+    """Message ids; None: all that match ``where``."""
 
 
 class JoinBody(Struct, frozen=True, forbid_unknown_fields=True):

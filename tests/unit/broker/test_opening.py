@@ -324,6 +324,7 @@ VERBS: Final[dict[str, Verb]] = {
     "publish": lambda q, d: q.publish("orders", b""),
     "publish_batch": lambda q, d: q.publish_batch("orders", [NewMessage(b"")]),
     "cancel": lambda q, d: q.cancel(0),
+    "find": lambda q, d: q.find("orders", id="i"),
     "purge": lambda q, d: q.purge("orders", "available"),
     "put_run": lambda q, d: q.put_run(RUN),
     "put_topic": lambda q, d: q.put_topic("orders"),

@@ -155,6 +155,25 @@ async def test_ids_that_are_none(q: Broker, refuses: Refuses, ids: Any) -> None:
 
 
 @law("E1")
+@pytest.mark.parametrize("ids", [5, "1", {1}, [1.0], [True], ["1"]])
+async def test_ids_of_a_purge_that_are_none(q: Broker, refuses: Refuses, ids: Any) -> None:
+    await refuses(q.purge("stock", "available", ids=ids), BadInput, "ids")
+
+
+@law("E1")
+async def test_more_ids_than_one_purge_takes(q: Broker, refuses: Refuses) -> None:
+    await refuses(q.purge("stock", "available", ids=[0] * 100_001), TooLarge, "ids", 100_000)
+
+
+async def test_purge_by_ids_and_filter(q: Broker) -> None:
+    ids = await failed(q, 6)
+    assert (await q.purge("orders", "failed", ids=[])).count == 0
+    assert (await q.purge("orders", "failed", ids=ids[:4], where="n >= 2")).count == 2
+    page = await q.peek("orders", "failed")
+    assert [item.message.id for item in page.items] == [*ids[:2], *ids[4:]]
+
+
+@law("E1")
 async def test_more_ids_than_one_call_takes(q: Broker, refuses: Refuses) -> None:
     await refuses(q.replay("stock", ids=[0] * 100_001), TooLarge, "ids", 100_000)
 

@@ -116,6 +116,23 @@ def test_cancel_in_one_queue_and_everywhere(orders: Shell) -> None:
     orders("cancel", "77", code=4)
 
 
+def test_find_by_id_and_by_key(sh: Shell) -> None:
+    sh("publish", "orders", "one", "--id", "mine")
+    sh("publish", "orders", "two", "--key", "k")
+    (found,) = sh.json("find", "orders", "--id", "mine")
+    assert found["id"] == 0
+    (found,) = sh.json("find", "orders", "--key", "k")
+    assert found["key"] == "k"
+    assert "no such message" in sh("find", "orders", "--id", "other").stderr
+    sh("find", "orders", code=3)
+
+
+def test_purge_by_ids(orders: Shell) -> None:
+    text = ("queue", "purge", "orders", "--state", "available", "--yes")
+    assert orders.json(*text, "--id", "0", "--id", "2")["count"] == 2
+    assert orders("consume", "orders").stdout == "two\n"
+
+
 @pytest.mark.parametrize("command", ["message", "history"])
 def test_numbers_below_zero_are_not_found_or_refused(orders: Shell, command: str) -> None:
     assert orders.run(command, "--store", orders.store, "--", "-1").exit_code in (3, 4)

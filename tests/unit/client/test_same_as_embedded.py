@@ -136,6 +136,11 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.result("jobs", claimed[0].message.id)
     yield await q.result("jobs", claimed[1].message.id)
     yield await q.result("jobs", claimed[2].message.id)
+    yield await q.find("t", id="mine")
+    yield await q.find("t", key="k")
+    yield await q.find("t", key="k ü/&?")
+    yield await q.find("t", id="nobody's", start=5)
+    yield await q.purge("jobs", "done", ids=[claimed[0].message.id, 10**6])
     yield await q.cancel(claimed[2].message.id, queue="jobs")
     yield await q.cancel(claimed[2].message.id)
     yield await tried(q.result("jobs", claimed[2].message.id))
@@ -401,6 +406,13 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.message(-1),
         bad.message("7"),
         bad.message(12345),
+        bad.find("t"),
+        bad.find("t", id="a", key="k"),
+        bad.find("no topic", id="a"),
+        bad.find("t", key=""),
+        bad.find("t", key="k", start=-1),
+        bad.purge("jobs", "done", ids=7),
+        bad.purge("jobs", "done", ids=[0] * 100_001),
         bad.cancel(-1),
         bad.cancel("x"),
         bad.cancel(12345),

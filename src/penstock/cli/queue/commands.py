@@ -237,29 +237,38 @@ async def resume(q: QueueApi, name: str) -> None:
     "--state", type=click.Choice(_PURGED_STATES), required=True, help="The state to remove."
 )
 @click.option("--where", help="Only deliveries for which this filter is TRUE.")
+@click.option("--id", "ids", type=int, multiple=True, help="Only this message id; repeatable.")
 @click.option(
     "--limit", type=click.IntRange(1, BULK_LIMIT), help="At most this many; by default all."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_target
 async def purge(
-    q: QueueApi, name: str, state: str, where: str | None, limit: int | None, yes: bool
+    q: QueueApi,
+    name: str,
+    state: str,
+    where: str | None,
+    ids: tuple[int, ...],
+    limit: int | None,
+    yes: bool,
 ) -> None:
     """Permanently remove deliveries in one state. Messages stay in the log.
 
     \b
     Examples:
       penstock queue purge billing --state failed --where "country = 'AT'" --yes
-      penstock queue purge billing --state available
+      penstock queue purge billing --state available --id 17 --id 21
     """
     present = getattr(await q.stats(name), state)
     narrowed = f" where {where}" if where else ""
+    if ids:
+        narrowed = f" with {len(ids)} ids{narrowed}"
     confirm(f"Purge {state} deliveries of {name}{narrowed} (of {present})?", yes)
     count, more = 0, True
-    with meter("purging", present if where is None else None) as bar:
+    with meter("purging", present if where is None and not ids else None) as bar:
         while more and (limit is None or count < limit):
             step = _PURGE_STEP if limit is None else min(_PURGE_STEP, limit - count)
-            reply = await q.purge(name, state, where=where, limit=step)
+            reply = await q.purge(name, state, where=where, ids=ids or None, limit=step)
             count, more = count + reply.count, reply.more
             bar(completed=count)
     text = f"purged {count} {state} deliveries of {name}{', more are left' * more}"

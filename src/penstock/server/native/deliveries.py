@@ -122,7 +122,9 @@ async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # 
 
 async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noqa: ARG001
     """Remove deliveries permanently."""
-    return await call.broker.purge(call.name, body.state, where=body.where, limit=body.limit)
+    return await call.broker.purge(
+        call.name, body.state, where=body.where, ids=body.ids, limit=body.limit
+    )
 
 
 async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage | Streamed:  # noqa: ARG001
@@ -184,11 +186,11 @@ ROUTES: Final = (
         method="POST",
         path="/v1/queues/{queue}/purges",
         verb="purge",
-        summary="Permanently remove deliveries in one state, by filter",
+        summary="Permanently remove deliveries in one state, by filter or ids",
         need=_ADMIN,
         handler=purge,
         query=Empty,
-        body=Body(PurgeBody),
+        body=ListBody(PurgeBody, "ids", MAX_ASSIGN, required=True),
         replies=((JSON, PurgeReply),),
         errors=(BadInput, UnknownQueue, Conflict),
         tag="deliveries",

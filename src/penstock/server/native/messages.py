@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownDelivery, UnknownMessage, UnknownQueue
-from penstock.model.delivery import CancelReply, MessageDeliveries
+from penstock.model.delivery import CancelReply, FoundMessages, MessageDeliveries
 from penstock.model.reports import Why
 from penstock.server.call import Call
 from penstock.server.replies import Plain
@@ -48,6 +48,14 @@ class CancelQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """The queue to cancel the message in; without it, in every queue."""
 
     queue: str | None = None
+
+
+class FindQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The idempotency id, or the key and the offset to search from."""
+
+    id: str | None = None
+    key: str | None = None
+    start: int = field(default=0, name="from")
 
 
 class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +104,12 @@ async def cancel(call: Call, query: CancelQuery, body: Empty) -> CancelReply:  #
     return await call.broker.cancel(_id(call.name), queue=query.queue)
 
 
+async def find(call: Call, query: FindQuery, body: Empty) -> FoundMessages:  # noqa: ARG001
+    """The messages of a topic with this idempotency id or key."""
+    finding = call.broker.find(call.name, id=query.id, key=query.key, start=query.start)
+    return await finding if query.key is None else await call.scan(finding)
+
+
 async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
     """Why the queue does, or does not, hand out the message."""
     call.check("consume", query.queue)
@@ -127,6 +141,18 @@ _PATH: Final = "/v1/messages/{id}"
 _ERRORS: Final = (BadInput, UnknownMessage)
 
 ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/messages",
+        verb="find",
+        summary="Find messages of a topic by idempotency id or by key",
+        need=_EVERYTHING,
+        handler=find,
+        query=FindQuery,
+        replies=((JSON, FoundMessages),),
+        errors=(BadInput, Busy),
+        tag="messages",
+    ),
     Route(
         method="GET",
         path=_PATH,

@@ -17,7 +17,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from penstock.errors import BadName
-from penstock.filters import Filter, Selection, parse
+from penstock.filters import Selection, parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.delivery import (
     Delivery,
@@ -449,7 +449,7 @@ class KeyValueEngine(
 
     @changing
     async def purge(
-        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+        self, tenant: str, queue: str, state: State, where: Selection | None, limit: int
     ) -> PurgeReply:
         self._begin()
         work = Purge(

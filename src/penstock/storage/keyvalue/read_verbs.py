@@ -26,7 +26,7 @@ from penstock.model.delivery import (
     Snapshot,
 )
 from penstock.model.limits import DLQ_SUFFIX
-from penstock.model.message import MessageId, Offset
+from penstock.model.message import Message, MessageId, Offset
 from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
@@ -189,6 +189,16 @@ class ReadingVerbs(Guarded):
         deliveries = tuple(sorted(found, key=lambda snapshot: snapshot.queue))
         await self._committer.settled()
         return MessageDeliveries(message, payload, deliveries)
+
+    @reading
+    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+        now = self._begin()
+        first = self._core.dedup.find(tenant, topic, id)
+        found = None
+        if first is not None and now < first.at + self._core.window_of(tenant, topic):
+            found = self._core.log.find(tenant, first.message_id)
+        await self._committer.settled()
+        return None if found is None else found[0]
 
     @reading
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:

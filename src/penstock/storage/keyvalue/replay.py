@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from penstock.errors import Conflict
-from penstock.filters import Filter, Selection
+from penstock.filters import Selection
 from penstock.model.decisions import is_expired, replay_due_at, replay_expires_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
@@ -221,7 +221,7 @@ class Purge:
     """One purge, slice by slice."""
 
     def __init__(
-        self, queue: Queue, state: State, where: Filter | None, limit: int, slice_size: int
+        self, queue: Queue, state: State, where: Selection | None, limit: int, slice_size: int
     ) -> None:
         if state is State.IN_FLIGHT:
             raise Conflict(

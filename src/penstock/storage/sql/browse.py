@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.errors import BadInput, Conflict
-from penstock.filters import Filter
+from penstock.filters import Filter, Selection
 from penstock.model.delivery import Page, PurgeReply, QueueStats, Snapshot
 from penstock.model.limits import MAX_OFFSET, MAX_PRIORITY
 from penstock.model.message import Message, Offset
@@ -157,7 +157,7 @@ def _read_cursor(cursor: str) -> Position:
 
 
 async def purge(
-    core: Core, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+    core: Core, tenant: str, queue: str, state: State, where: Selection | None, limit: int
 ) -> PurgeReply:
     """Remove the first deliveries in ``state``; the reply says whether more are left."""
 
@@ -187,7 +187,7 @@ async def purge(
 
 
 async def _matching(
-    core: Core, work: Work, items: Sequence[Item], where: Filter | None
+    core: Core, work: Work, items: Sequence[Item], where: Selection | None
 ) -> Sequence[Item]:
     if where is None:
         return items
@@ -196,7 +196,7 @@ async def _matching(
 
 
 async def _remove(
-    core: Core, work: Work, items: Sequence[Item], phases: Sequence[Phase], where: Filter | None
+    core: Core, work: Work, items: Sequence[Item], phases: Sequence[Phase], where: Selection | None
 ) -> int:
     """Remove the items that still exist and still match; returns how many were removed."""
     held = await hold(work, items, phases)

@@ -32,6 +32,7 @@ from penstock.model.delivery import (
 from penstock.model.identity import StoreIdentity
 from penstock.model.message import (
     Durability,
+    Message,
     MessageId,
     NewMessage,
     Offset,
@@ -294,7 +295,7 @@ class SqlEngine(Engine):
         )
 
     async def purge(
-        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+        self, tenant: str, queue: str, state: State, where: Selection | None, limit: int
     ) -> PurgeReply:
         return await browse.purge(self._core, tenant, queue, state, where, limit)
 
@@ -398,6 +399,9 @@ class SqlEngine(Engine):
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         return await messages.message(self._core, tenant, message_id)
+
+    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+        return await messages.find(self._core, tenant, topic, id)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         found = await messages.result(self._core, tenant, queue, message_id)

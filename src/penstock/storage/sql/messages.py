@@ -19,7 +19,7 @@ from penstock.storage.sql.deliveries import DeliveryGroup, Phase, is_dead, segme
 from penstock.storage.sql.group_cursor import snapshot
 from penstock.storage.sql.segments import Segment
 
-__all__ = ["deliveries_of", "events_of", "history", "message", "newest_entry", "result"]
+__all__ = ["deliveries_of", "events_of", "find", "history", "message", "newest_entry", "result"]
 
 #: Message ids have 63 bits.
 _MAX_ID: Final = (1 << 63) - 1
@@ -39,6 +39,21 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
         ]
         deliveries.sort(key=lambda shown: shown.queue)
         return MessageDeliveries(found, payload, tuple(deliveries))
+
+    return await core.read(tenant, look)
+
+
+async def find(core: Core, tenant: str, topic: str, id: str) -> Message | None:
+    """The message with this idempotency id, if it was published inside the topic's window."""
+
+    async def look(session: Session, known: Tenant) -> Message | None:
+        rows = await session.fetch("find_id", tenant=known.number, topic=topic, id=id.encode())
+        if not rows or rows[0][0] + known.topic(topic).dedup_window_ms <= core.clock.now():
+            return None
+        try:
+            return (await newest_entry(session, known, MessageId(rows[0][1])))[0]
+        except UnknownMessage:
+            return None
 
     return await core.read(tenant, look)
 

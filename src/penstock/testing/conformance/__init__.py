@@ -47,6 +47,7 @@ pytest.register_assert_rewrite(
             "reopening",
             "replay",
             "results",
+            "find",
             "cancel",
             "route",
             "routers",
@@ -84,6 +85,7 @@ from penstock.testing.conformance.dead_letter import (
 )
 from penstock.testing.conformance.default_policies import TestDefaultPolicies
 from penstock.testing.conformance.documents import TestDocuments
+from penstock.testing.conformance.find import TestFind
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
 from penstock.testing.conformance.idempotency import TestBatches, TestIdempotency
@@ -156,6 +158,7 @@ __all__ = [
     "TestExtend",
     "TestFanOut",
     "TestFilterQuota",
+    "TestFind",
     "TestHistory",
     "TestHistoryBounds",
     "TestIdempotency",

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from penstock.errors import Conflict, UnknownDelivery, UnknownQueue
 from penstock.filters import parse
 from penstock.model.delivery import Verdict
+from penstock.model.message import Message
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
 from penstock.testing.laws import law
 
 __all__ = ["TestPurge"]
+
+
+class Named(NamedTuple):
+    """A selection by message ids."""
+
+    ids: frozenset[int]
+
+    def matches(self, message: Message) -> bool:
+        return message.id in self.ids
 
 
 class TestPurge(Conformance):
@@ -74,6 +86,20 @@ class TestPurge(Conformance):
         assert (await store.engine.purge(TENANT, "q.dlq", State.FAILED, None, 9)).count == 0
         assert (await store.engine.purge(TENANT, "q", State.FAILED, None, 9)).count == 1
         assert await store.claim("q.dlq") == []
+
+    @pytest.mark.parametrize("state", [State.AVAILABLE, State.FAILED, State.DONE])
+    async def test_by_ids(self, store: Store, state: State) -> None:
+        await store.queue()
+        ids = await store.publish(*(msg(n=n) for n in range(5)))
+        for _ in ids if state is not State.AVAILABLE else ():
+            delivery = await store.claim_one()
+            await (store.ack(delivery) if state is State.DONE else store.reject(delivery, "bad"))
+        chosen = Named(frozenset({*ids[1:4], ids[-1] + 1000}))
+        reply = await store.engine.purge(TENANT, "q", state, chosen, 2)
+        assert (reply.count, reply.more) == (2, True)
+        reply = await store.engine.purge(TENANT, "q", state, chosen, 9)
+        assert (reply.count, reply.more) == (1, False)
+        assert await store.ids("q", state) == [ids[0], ids[4]]
 
     async def test_a_purged_ack_cannot_be_repeated(self, store: Store) -> None:
         await store.queue()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import Conflict
-from penstock.filters import Filter, Selection, parse
+from penstock.filters import Selection, parse
 from penstock.model.delivery import (
     CancelReply,
     PurgeReply,
@@ -113,7 +113,7 @@ def _replayed(queue: Queue, message_id: MessageId, due_at: int, now: int, *, dea
 
 
 def purge(
-    store: Store, queue: Queue, state: State, where: Filter | None, limit: int, *, dead: bool
+    store: Store, queue: Queue, state: State, where: Selection | None, limit: int, *, dead: bool
 ) -> PurgeReply:
     """Remove deliveries in claim order."""
     if state is State.IN_FLIGHT:

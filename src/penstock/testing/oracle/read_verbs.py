@@ -7,7 +7,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from penstock.errors import UnknownDelivery
-from penstock.filters import Filter
+from penstock.filters import Selection
 from penstock.model.delivery import (
     Event,
     LogEntry,
@@ -80,7 +80,7 @@ def snapshot(store: Store, queue: Queue, held: Held, *, failed: bool = False) ->
 
 
 def browse(
-    store: Store, queue: Queue, state: State, where: Filter | None, *, dead: bool
+    store: Store, queue: Queue, state: State, where: Selection | None, *, dead: bool
 ) -> list[Snapshot]:
     """All deliveries in ``state``, in claim order."""
     failed = state is State.FAILED and not dead

@@ -88,6 +88,11 @@ ON DUPLICATE KEY UPDATE
 SELECT at, message, reply FROM penstock_id
 WHERE tenant = :tenant AND kind = 1 AND topic = :topic AND id = :id AND reply IS NOT NULL
 
+-- name: find_id
+-- When an idempotency id was published, and its message.
+SELECT at, message FROM penstock_id
+WHERE tenant = :tenant AND kind = 0 AND topic = :topic AND id = :id AND message IS NOT NULL
+
 -- name: forget_ids
 -- Delete ids whose batch was refused.
 DELETE gone

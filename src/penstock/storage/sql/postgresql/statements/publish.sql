@@ -123,6 +123,11 @@ ON CONFLICT (tenant, kind, topic, id) DO UPDATE SET
 SELECT at, message, reply FROM penstock_id
 WHERE tenant = :tenant AND kind = 1 AND topic = :topic AND id = :id AND reply IS NOT NULL
 
+-- name: find_id
+-- When an idempotency id was published, and its message.
+SELECT at, message FROM penstock_id
+WHERE tenant = :tenant AND kind = 0 AND topic = :topic AND id = :id AND message IS NOT NULL
+
 -- name: forget_ids
 -- Delete ids whose batch was refused. One primary-key lookup per id, regardless of how many ids the
 -- topic has.
