@@ -14,7 +14,9 @@ from penstock.broker.scope import (
     BrokerOptions,
     Scope,
     check_count,
+    check_flag,
     check_text,
+    check_time,
     count_of,
     utf8_bytes,
 )
@@ -294,7 +296,7 @@ def without_auto_create(
     messages: Sequence[NewMessage], auto_create: object
 ) -> Sequence[NewMessage]:
     """The messages of a batch that was published with ``auto_create=False``."""
-    _check_flag("auto_create", auto_create)
+    check_flag("auto_create", auto_create)
     check_batch_size(messages)
     return [
         replace(message, auto_create=False) if type(message) is NewMessage else message
@@ -450,41 +452,25 @@ def _check_options(message: NewMessage) -> bool:
         check_text("partition_key", message.partition_key)
     if message.content_type is not None:
         check_text("content_type", message.content_type)
-    _check_flag("auto_create", message.auto_create)
+    check_flag("auto_create", message.auto_create)
     if message.max_attempts is not None:
         check_whole("max_attempts", message.max_attempts, 1, MAX_ATTEMPTS)
     delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
     if message.deliver_at is not None:
-        _check_time("deliver_at", message.deliver_at, 0)
+        check_time("deliver_at", message.deliver_at, 0)
         if delay_ms is not None:
             raise BadInput("delay_ms and deliver_at exclude each other.", field="delay_ms")
     if message.expires_at is not None:
-        _check_time("expires_at", message.expires_at, 0)
+        check_time("expires_at", message.expires_at, 0)
         if ttl_ms is not None:
             raise BadInput("ttl_ms and expires_at exclude each other.", field="ttl_ms")
     if delay_ms is None and ttl_ms is None:
         return False
     if delay_ms is not None:
-        _check_time("delay_ms", delay_ms, 0)
+        check_time("delay_ms", delay_ms, 0)
     if ttl_ms is not None:
-        _check_time("ttl_ms", ttl_ms, 1)
+        check_time("ttl_ms", ttl_ms, 1)
     return True
-
-
-def _check_flag(field: str, value: object) -> None:
-    if type(value) is not bool:
-        raise BadInput(f"{field} is {shown(value)}; it must be true or false.", field=field)
-
-
-def _check_time(field: str, value: object, least: int) -> None:
-    if type(value) is not int or not least <= value <= MAX_TIME_MS:
-        over = type(value) is int and value > MAX_TIME_MS
-        raise BadInput(
-            f"{field} is {shown(value)}; it must be a whole number of milliseconds from {least} to "
-            f"{MAX_TIME_MS}.",
-            field=field,
-            limit=MAX_TIME_MS if over else least,
-        )
 
 
 def _absolute(messages: Sequence[NewMessage], now: int) -> list[NewMessage]:

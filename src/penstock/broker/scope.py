@@ -35,10 +35,12 @@ __all__ = [
     "check_assignment",
     "check_count",
     "check_find",
+    "check_flag",
     "check_ids",
     "check_offset",
     "check_replay",
     "check_text",
+    "check_time",
     "count_of",
     "to_message_id",
     "to_selection",
@@ -156,6 +158,24 @@ def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY
         raise TooLarge(f"{field} has {size} bytes; the limit is {most}.", field=field, limit=most)
     if size < least:
         raise BadInput(f"{field} is empty.", field=field)
+
+
+def check_flag(field: str, value: object) -> None:
+    """Refuse a value that is not a bool."""
+    if type(value) is not bool:
+        raise BadInput(f"{field} is {shown(value)}; it must be true or false.", field=field)
+
+
+def check_time(field: str, value: object, least: int) -> None:
+    """Refuse a value that is not a number of milliseconds from ``least`` on."""
+    if type(value) is not int or not least <= value <= MAX_TIME_MS:
+        over = type(value) is int and value > MAX_TIME_MS
+        raise BadInput(
+            f"{field} is {shown(value)}; it must be a whole number of milliseconds from {least} to "
+            f"{MAX_TIME_MS}.",
+            field=field,
+            limit=MAX_TIME_MS if over else least,
+        )
 
 
 def check_offset(field: str, value: object) -> Offset:
