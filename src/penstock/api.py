@@ -8,7 +8,7 @@ verify`` need only this protocol, so they run on either. ``penstock.sync`` is ge
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from penstock.model.delivery import (
     CancelReply,
@@ -42,6 +42,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
@@ -68,15 +69,42 @@ class QueueApi(Protocol):
     # -- queues and topics -------------------------------------------------------------
 
     async def create_queue(
-        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or give the one of that name exactly this policy.
+        """Create a queue; ``QueueExists`` if there is one with another policy.
 
         ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
         ...
 
-    async def update_queue(self, name: str, **changes: object) -> QueueInfo:
+    async def ensure_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        ...
+
+    async def put_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or replace the whole policy of the one of that name."""
+        ...
+
+    async def update_queue(self, name: str, **changes: Unpack[PolicyChanges]) -> QueueInfo:
         """Change some fields of a queue's policy and keep the others."""
         ...
 

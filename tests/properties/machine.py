@@ -34,7 +34,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import Limits
 from penstock.model.message import HeaderValue, NewMessage, Offset
-from penstock.model.queue import QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import IfExists, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.testing.clock import FakeClock
@@ -137,13 +137,20 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self._wait(self._waiters.look(self._model, self.engine.engine, self.clock.now()))
         _same(dict(self._expected.counts), dict(self._waiters.counts))
 
-    def _put(self, tenant: str, name: str, policy: QueuePolicy, start: Start) -> None:
+    def _put(
+        self,
+        tenant: str,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
+    ) -> None:
         async def put(side: Side) -> Plain:
             at = start
             if start.at == Start.OFFSET:
                 offsets = side.offsets(tenant)
                 at = Start(Start.OFFSET, offsets[start.value % len(offsets)] if offsets else 0)
-            return side.info(await side.engine.put_queue(tenant, name, policy, at))
+            return side.info(await side.engine.put_queue(tenant, name, policy, at, if_exists))
 
         self.both(put)
 
@@ -230,6 +237,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         done_retention_s: int,
         dead_letters: bool,
         bucket_size: int | None,
+        if_exists: IfExists,
     ) -> None:
         fixed = POLICIES[name]
         policy = replace(
@@ -243,7 +251,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             bucket_size=fixed.bucket_size if bucket_size is None else bucket_size,
         )
         value = self.clock.now() - back if start == Start.TIME else back
-        self._put(tenant, name, policy, Start(start, value))
+        self._put(tenant, name, policy, Start(start, value), if_exists)
         self.look(tenant)
 
     def lower_attempts(

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import hypothesis.strategies as st
 
 from penstock.model.delivery import ReplaySource
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
+from penstock.model.queue import Backoff, IfExists, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 
 __all__ = ["FIRST", "KINDS", "POLICIES", "STEPS", "Draft", "Step"]
@@ -138,6 +138,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "done_retention_s": st.sampled_from([0, 10, 3600]),
             "dead_letters": st.sampled_from([True, True, False]),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
+            "if_exists": st.sampled_from([IfExists.REPLACE, IfExists.REPLACE, *IfExists]),
         },
     ),
     "lower_attempts": (

@@ -26,7 +26,7 @@ from penstock.broker.waiting import Waiting
 from penstock.broker.writes import Writes
 from penstock.consume.consuming import Consuming
 from penstock.model.limits import DLQ_SUFFIX, check_name
-from penstock.model.queue import QueueInfo, QueuePolicy, Start
+from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start
 from penstock.model.reports import KeeperReport
 from penstock.storage.contract import Engine
 
@@ -84,8 +84,14 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
             view._views = self._views
         return view
 
-    async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
-        info = await super()._put(name, policy, start)
+    async def _put(
+        self,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
+    ) -> QueueInfo:
+        info = await super()._put(name, policy, start, if_exists)
         for queue in (name, name + DLQ_SUFFIX):
             throttle = self._throttles.get(queue)
             if throttle is not None:

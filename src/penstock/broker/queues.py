@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Unpack
 
 from penstock.broker.schemas import compile_schema
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.model.limits import MAX_OFFSET, MAX_TIME_MS, check_name, check_queue_name, shown
+from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import (
+    IfExists,
     QueueInfo,
     QueuePolicy,
     Start,
@@ -18,6 +21,7 @@ from penstock.model.queue import (
     changed_policy,
     check_labels,
     check_topic_policy,
+    plain_fields,
 )
 from penstock.storage.contract import Engine
 
@@ -34,24 +38,56 @@ class Queues(Scope):
         self._default_policy = options.engine.default_policy
 
     async def create_queue(
-        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or give the one of that name exactly this policy.
+        """Create a queue; ``QueueExists`` if there is one with another policy.
 
         ``start`` other than ``latest`` also takes older messages; a keeper catches the queue up.
         """
-        check_name(name, "queue")
-        wanted = new_policy({"filter": filter, **policy}, self._default_policy)
-        async with self._policies:
-            return await self._put(name, wanted, to_start(start))
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.REFUSE)
 
-    async def update_queue(self, name: str, **changes: object) -> QueueInfo:
+    async def ensure_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.KEEP)
+
+    async def put_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or replace the whole policy of the one of that name."""
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.REPLACE)
+
+    async def update_queue(self, name: str, **changes: Unpack[PolicyChanges]) -> QueueInfo:
         """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
         async with self._policies:
             info = await self._engine.get_queue(self.tenant, name)
             changed = updated_policy(info.policy, changes, self._default_policy)
             return await self._put(name, changed, Start())
+
+    async def _create(
+        self, name: str, fields: PolicyChanges, start: str | Start, if_exists: IfExists
+    ) -> QueueInfo:
+        check_name(name, "queue")
+        wanted = new_policy(fields, self._default_policy)
+        async with self._policies:
+            return await self._put(name, wanted, to_start(start), if_exists)
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue's policy and state."""
@@ -108,8 +144,14 @@ class Queues(Scope):
         finally:
             self._schemas.forget(name)
 
-    async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
-        return await self._engine.put_queue(self.tenant, name, policy, start)
+    async def _put(
+        self,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
+    ) -> QueueInfo:
+        return await self._engine.put_queue(self.tenant, name, policy, start, if_exists)
 
 
 def new_policy(fields: Mapping[str, object], default: QueuePolicy | None = None) -> QueuePolicy:
@@ -122,6 +164,7 @@ def updated_policy(
     policy: QueuePolicy, fields: Mapping[str, object], default: QueuePolicy
 ) -> QueuePolicy:
     """The policy with some fields changed, checked; fields that are None revert to the default."""
+    fields = plain_fields(fields)
     reverted = {
         name: getattr(default, name)
         for name, value in fields.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Unpack
 
 import msgspec
 
@@ -13,7 +13,16 @@ from penstock.client.scope import Scope, encoded
 from penstock.client.transport import Request
 from penstock.errors import NotFound, UnknownQueue, UnknownTopic
 from penstock.model.limits import check_name, check_queue_name
-from penstock.model.queue import QueueInfo, Start, TopicPolicy, check_labels, check_topic_policy
+from penstock.model.policy_fields import PolicyChanges, PolicyFields
+from penstock.model.queue import (
+    IfExists,
+    QueueInfo,
+    Start,
+    TopicPolicy,
+    check_labels,
+    check_topic_policy,
+    plain_fields,
+)
 from penstock.wire.bodies import QueueList, TopicInfo, TopicList
 from penstock.wire.codecs import encode_msgpack
 from penstock.wire.problems import read_problem, to_error
@@ -31,22 +40,58 @@ class Queues(Scope):
     """The verbs on queues and topics."""
 
     async def create_queue(
-        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or give the one of that name exactly this policy.
+        """Create a queue; ``QueueExists`` if there is one with another policy.
 
         ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.REFUSE)
+
+    async def ensure_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.KEEP)
+
+    async def put_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or replace the whole policy of the one of that name."""
+        return await self._create(name, {**policy, "filter": filter}, start, IfExists.REPLACE)
+
+    async def _create(
+        self, name: str, given: PolicyChanges, start: str | Start, if_exists: IfExists
+    ) -> QueueInfo:
         check_name(name, "queue")
-        fields = {"filter": filter, **policy}
+        fields = plain_fields(given)
         body = encoded(fields, lambda: new_policy(fields))
-        query = (("start", _start(to_start(start))),)
+        query = (
+            ("start", _start(to_start(start))),
+            ("if_exists", None if if_exists is IfExists.REPLACE else if_exists.value),
+        )
         return read(_INFO, await self._send("PUT", f"/v1/queues/{name}", body, query=query))
 
-    async def update_queue(self, name: str, **changes: object) -> QueueInfo:
+    async def update_queue(self, name: str, **changes: Unpack[PolicyChanges]) -> QueueInfo:
         """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
-        body = encoded(changes, lambda: new_policy(changes))
+        fields = plain_fields(changes)
+        body = encoded(fields, lambda: new_policy(fields))
         return read(_INFO, await self._send("PATCH", f"/v1/queues/{name}", body))
 
     async def queue(self, name: str) -> QueueInfo:

@@ -31,6 +31,7 @@
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   ├── OtherStore           409  a position of another store, or from before a restore (A1)
     │   ├── TopicChanged         409  while messages were checked: send them again
+    │   ├── QueueExists          409  with another policy
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant
     │   └── TooManyUnindexedFilters 409  of one tenant

@@ -22,6 +22,7 @@ __all__ = [
     "NotFound",
     "OtherStore",
     "PenstockError",
+    "QueueExists",
     "QueueFull",
     "QueueNotEmpty",
     "SchemaViolation",
@@ -294,6 +295,15 @@ class TopicChanged(Conflict):
 
     advice = "Send the same call again: it is checked against the current policy."
     retryable = True
+
+
+class QueueExists(Conflict):
+    """There is a queue of that name with another policy; nothing was changed."""
+
+    advice = (
+        "Use ensure_queue to accept the existing queue, update_queue to change some fields, or "
+        "put_queue to replace its whole policy."
+    )
 
 
 class QueueNotEmpty(Conflict):

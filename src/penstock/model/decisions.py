@@ -108,7 +108,7 @@ def exhausted(policy: QueuePolicy, max_attempts: int | None) -> Ending:
 
 def lease_for(policy: QueuePolicy, asked_ms: int | None) -> int:
     """The lease of a claim that asks for this one, or for the default."""
-    wanted_ms = policy.visibility_timeout_ms if asked_ms is None else asked_ms
+    wanted_ms = policy.lease_ms if asked_ms is None else asked_ms
     return min(max(wanted_ms, policy.min_lease_ms), policy.max_lease_ms)
 
 

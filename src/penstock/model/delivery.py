@@ -144,7 +144,7 @@ class Extend(
 ):
     """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``.
 
-    None is the queue's ``visibility_timeout_ms``. The extensions of a claim add up to at most the
+    None is the queue's ``lease_ms``. The extensions of a claim add up to at most the
     queue's ``max_lease_ms``.
     """
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, ValidationError, convert, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-from penstock.errors import BadPolicy
+from penstock.errors import BadPolicy, QueueExists
+from penstock.model.duration import Duration, to_ms, to_seconds
 from penstock.model.limits import (
     MAX_ATTEMPTS,
     MAX_BUCKET_EXPONENT,
@@ -22,6 +24,7 @@ from penstock.model.message import Offset
 
 __all__ = [
     "Backoff",
+    "IfExists",
     "Ordering",
     "QueueInfo",
     "QueuePolicy",
@@ -34,6 +37,8 @@ __all__ = [
     "check_labels",
     "check_queue_policy",
     "check_topic_policy",
+    "keeps_existing",
+    "plain_fields",
 ]
 
 _DAY_S: Final = 24 * 3600
@@ -66,6 +71,16 @@ class Backoff(Struct, frozen=True):
     base_ms: int = 1_000
     max_ms: int = 300_000
 
+    if TYPE_CHECKING:
+
+        def __init__(self, base_ms: Duration = ..., max_ms: Duration = ...) -> None: ...
+
+    def __post_init__(self) -> None:
+        for name in ("base_ms", "max_ms"):
+            value = getattr(self, name)
+            if isinstance(value, timedelta):
+                force_setattr(self, name, to_ms(value))
+
     def ceiling_ms(self, attempts: int) -> int:
         """The longest wait after that many attempts (1 is the first)."""
         doublings = min(max(attempts - 1, 0), 32)
@@ -77,7 +92,7 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
 
     filter: str = "TRUE"
     max_attempts: int = 5
-    visibility_timeout_ms: int = 30_000
+    lease_ms: int = 30_000
     """The default lease of a claim."""
     min_lease_ms: int = MIN_LEASE_MS
     max_lease_ms: int = MAX_LEASE_MS
@@ -106,6 +121,19 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
 
 
 _FIELDS: Final = frozenset(QueuePolicy.__struct_fields__)
+#: The name of lease_ms in earlier versions, still accepted.
+_OLD_LEASE_MS: Final = "visibility_timeout_ms"
+
+
+class IfExists(StrEnum):
+    """What a call that creates a queue does if there is one of that name."""
+
+    REPLACE = "replace"
+    """Replace its policy."""
+    KEEP = "keep"
+    """Leave it alone."""
+    REFUSE = "refuse"
+    """Raise ``QueueExists``, unless it has exactly the wanted policy."""
 
 
 class Start(Struct, frozen=True):
@@ -160,6 +188,7 @@ def changed_policy(policy: QueuePolicy, fields: Mapping[str, object]) -> QueuePo
 
     The fields may be plain values: ``ordering`` as text, ``backoff`` as a mapping.
     """
+    fields = plain_fields(fields)
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
         raise BadPolicy(
@@ -186,6 +215,21 @@ def auto_created_policy(topic: str, demand: TopicPolicy, default: QueuePolicy) -
     return changed_defaults(policy, demand.queue_defaults) if demand.queue_defaults else policy
 
 
+def plain_fields(given: Mapping[str, object]) -> dict[str, object]:
+    """The fields with their present names, and durations as numbers."""
+    fields = dict(given)
+    if _OLD_LEASE_MS in fields:
+        if "lease_ms" in fields:
+            raise BadPolicy(
+                f"{_OLD_LEASE_MS} is the old name of lease_ms; give one of them.", field="lease_ms"
+            )
+        fields["lease_ms"] = fields.pop(_OLD_LEASE_MS)
+    for name, value in fields.items():
+        if isinstance(value, timedelta):
+            fields[name] = to_seconds(value) if name.endswith("_s") else to_ms(value)
+    return fields
+
+
 def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
     converted: dict[str, object] = {}
     if "ordering" in fields:
@@ -205,6 +249,29 @@ def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
     return converted
 
 
+def keeps_existing(
+    name: str, existing: QueuePolicy, wanted: QueuePolicy, if_exists: IfExists
+) -> bool:
+    """Whether an existing queue stays as it is; ``QueueExists`` if the call is refused.
+
+    ``paused`` is not compared: whether an operator has paused the queue is its state.
+    """
+    if if_exists is IfExists.REPLACE:
+        return False
+    if if_exists is IfExists.REFUSE and existing != replace(wanted, paused=existing.paused):
+        field = next(
+            field
+            for field in QueuePolicy.__struct_fields__
+            if field != "paused" and getattr(existing, field) != getattr(wanted, field)
+        )
+        raise QueueExists(
+            f"There is a queue {name!r} with another policy: its {field} is "
+            f"{shown(getattr(existing, field))}.",
+            field=field,
+        )
+    return True
+
+
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere.
 
@@ -215,7 +282,7 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("max_attempts", policy.max_attempts, 1, MAX_ATTEMPTS)
     _within("min_lease_ms", policy.min_lease_ms, 1, MAX_LEASE_MS)
     _within("max_lease_ms", policy.max_lease_ms, policy.min_lease_ms, MAX_LEASE_MS)
-    _within("visibility_timeout_ms", policy.visibility_timeout_ms, 1, MAX_LEASE_MS)
+    _within("lease_ms", policy.lease_ms, 1, MAX_LEASE_MS)
     _within("backoff.base_ms", policy.backoff.base_ms, 0, MAX_LEASE_MS)
     _within("backoff.max_ms", policy.backoff.max_ms, policy.backoff.base_ms, 7 * _DAY_S * 1000)
     _within("done_retention_s", policy.done_retention_s, 0, _U32_MAX)

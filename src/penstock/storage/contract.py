@@ -58,7 +58,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
 from penstock.storage.document_verbs import Documents
@@ -144,9 +144,16 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def put_queue(
-        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+        self,
+        tenant: str,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
     ) -> QueueInfo:
-        """Create the queue, or replace the policy of an existing one.
+        """Create the queue, or do with an existing one what ``if_exists`` says.
+
+        The decision and the change are one commit: ``keeps_existing`` makes the decision.
 
         ``start`` only matters on creation: a queue with ``latest`` is caught up immediately;
         ``earliest``, ``offset`` and ``time`` leave a cursor for ``route``. A changed filter applies
@@ -261,7 +268,7 @@ class Engine(BulkReading, Documents, ABC):
 
         It may return fewer if their payloads exceed ``MAX_CLAIM_BYTES``, but always one.
 
-        The lease is clamped to the policy's bounds; None uses ``visibility_timeout_ms``. Every
+        The lease is clamped to the policy's bounds; None uses ``lease_ms``. Every
         grant increments attempts, appends to the attempts record (C2) and issues a new receipt
         (C1). A waiting delivery without attempts left, because ``max_attempts`` was lowered, fails
         when the claim reaches it.

@@ -6,6 +6,7 @@ Generated from ``penstock.api`` by ``generate.py``: change that, and generate ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 from penstock.model.delivery import (
@@ -40,6 +41,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
@@ -55,15 +57,42 @@ class SyncVerbs(BlockingVerbs):
     """The verbs of a queue service, for one tenant."""
 
     def create_queue(
-        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or give the one of that name exactly this policy.
+        """Create a queue; ``QueueExists`` if there is one with another policy.
 
         ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
         return self._run(self._verbs.create_queue, name, filter, start=start, **policy)
 
-    def update_queue(self, name: str, **changes: object) -> QueueInfo:
+    def ensure_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        return self._run(self._verbs.ensure_queue, name, filter, start=start, **policy)
+
+    def put_queue(
+        self,
+        name: str,
+        filter: str = "TRUE",
+        *,
+        start: str | Start = "latest",
+        **policy: Unpack[PolicyFields],
+    ) -> QueueInfo:
+        """Create a queue, or replace the whole policy of the one of that name."""
+        return self._run(self._verbs.put_queue, name, filter, start=start, **policy)
+
+    def update_queue(self, name: str, **changes: Unpack[PolicyChanges]) -> QueueInfo:
         """Change some fields of a queue's policy and keep the others."""
         return self._run(self._verbs.update_queue, name, **changes)
 

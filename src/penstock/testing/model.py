@@ -59,7 +59,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import IfExists, Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.repetition import REPEAT_WINDOW_MS, settle_id
@@ -97,12 +97,19 @@ class Oracle(Engine):
     # -- queues and topics -------------------------------------------------------------
 
     async def put_queue(
-        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+        self,
+        tenant: str,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
     ) -> QueueInfo:
         with self._telling() as (store, now):
             _refuse_dead_letter(name)
             parse(policy.filter)
             queue = store.queues.get((tenant, name))
+            if queue is not None and queues.keeps(queue, policy, if_exists):
+                return read_verbs.info(queue, dead=False)
             queues.check_quotas(self._options.limits, store, tenant, queue, policy)
             if queue is None:
                 queue = Queue(tenant, name, policy, now, queues.cursor(store, tenant, start))

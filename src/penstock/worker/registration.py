@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ from penstock.model.limits import (
     check_whole,
     is_dead_letter,
 )
+from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.queue import Start
 from penstock.worker.handler import Handler
 from penstock.worker.payload import encode
@@ -66,7 +67,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     filter: str | None
     """If given, a missing queue is created."""
     start: str | Start
-    policy: Mapping[str, object]
+    policy: WorkerPolicyFields
 
 
 def check_rules(rules: Rules) -> Rules:
@@ -115,5 +116,5 @@ async def prepare(verbs: QueueApi, registration: Registration) -> None:
 
 
 async def create(verbs: QueueApi, queue: str, filter: str, registration: Registration) -> None:
-    """Create the queue with the registration's policy."""
-    await verbs.create_queue(queue, filter, start=registration.start, **registration.policy)
+    """Create the queue with the registration's policy, unless another process has done so."""
+    await verbs.ensure_queue(queue, filter, start=registration.start, **registration.policy)

@@ -10,11 +10,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
 from penstock.model.limits import check_name, check_whole
+from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.queue import Start
 from penstock.worker.context import Context
 from penstock.worker.handler import Function, Handler
@@ -108,7 +109,7 @@ class Registry(ABC):
         reject_on: _Errors = (),
         filter: str | None = None,
         start: str | Start = "latest",
-        **policy: object,
+        **policy: Unpack[WorkerPolicyFields],
     ) -> Callable[[F], F]:
         """Register a function that handles the deliveries of ``queue``.
 
@@ -148,7 +149,7 @@ class Registry(ABC):
         concurrency: int = DEFAULT_CONCURRENCY,
         max_in_flight: int | None = None,
         lease_ms: int | None = None,
-        **policy: object,
+        **policy: Unpack[WorkerPolicyFields],
     ) -> None:
         """Set the options of a queue of tasks; call it before its first task is registered.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from penstock.errors import BadInput
 from penstock.model.delivery import Delivery
 from penstock.model.limits import shown
+from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.settling_exceptions import Reject
 from penstock.worker.context import Context
 from penstock.worker.handler import Handler
@@ -34,7 +34,7 @@ class TaskQueue:
         concurrency: int,
         max_in_flight: int | None,
         lease_ms: int | None,
-        policy: Mapping[str, object],
+        policy: WorkerPolicyFields,
     ) -> None:
         self._options = Registration(
             queue=queue,

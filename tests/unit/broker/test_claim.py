@@ -139,9 +139,7 @@ async def test_the_policy_clamps_the_lease(
 async def test_the_policy_clamps_its_own_timeout(
     q: Broker, clock: FakeClock, own_ms: int, given_ms: int
 ) -> None:
-    await q.create_queue(
-        "orders", min_lease_ms=1_000, max_lease_ms=5_000, visibility_timeout_ms=own_ms
-    )
+    await q.create_queue("orders", min_lease_ms=1_000, max_lease_ms=5_000, lease_ms=own_ms)
     await fill(q, "orders", 1)
     (delivery,) = await q.claim("orders")
     assert delivery.lease_deadline == clock.now() + given_ms

@@ -351,6 +351,8 @@ VERBS: Final[dict[str, Verb]] = {
     "sweep": lambda q, d: q.sweep(),
     "topic": lambda q, d: q.topic("orders"),
     "topics": lambda q, d: q.topics(),
+    "ensure_queue": lambda q, d: q.ensure_queue("other"),
+    "put_queue": lambda q, d: q.put_queue("other"),
     "update_queue": lambda q, d: q.update_queue("orders", max_attempts=1),
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_type_hints
 
 import pytest
 from msgspec.structs import replace
@@ -27,10 +28,12 @@ from penstock.errors import (
     BadInput,
     BadName,
     BadPolicy,
+    QueueExists,
     QueueNotEmpty,
     UnknownQueue,
 )
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
+from penstock.model.policy_fields import PolicyChanges
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -46,7 +49,7 @@ BOUNDS: Final[list[Any]] = [
     ("max_attempts", 1, 65_535),
     ("min_lease_ms", 1, TWELVE_HOURS_MS),
     ("max_lease_ms", 100, TWELVE_HOURS_MS),
-    ("visibility_timeout_ms", 1, TWELVE_HOURS_MS),
+    ("lease_ms", 1, TWELVE_HOURS_MS),
     ("done_retention_s", 0, U32_MAX),
     ("failed_retention_s", 0, U32_MAX),
     ("max_depth", 1, 2**53),
@@ -408,11 +411,48 @@ async def test_update_changes_what_it_names_and_nothing_else(q: Broker) -> None:
     assert (await q.update_queue("orders")).policy == after
 
 
-async def test_creating_again_gives_exactly_the_new_policy(q: Broker) -> None:
-    await q.create_queue("orders", "amount > 1", max_attempts=3)
-    info = await q.create_queue("orders", max_depth=9)
+async def test_putting_again_gives_exactly_the_new_policy(q: Broker) -> None:
+    await q.put_queue("orders", "amount > 1", max_attempts=3)
+    info = await q.put_queue("orders", max_depth=9)
     assert info.policy == QueuePolicy(max_depth=9)
     assert info.filter_version == 2
+
+
+@law("E1")
+async def test_creating_again_with_another_policy_changes_nothing(q: Broker) -> None:
+    made = await q.create_queue("orders", "amount > 1", max_attempts=3)
+    assert await q.create_queue("orders", "amount > 1", max_attempts=3) == made
+    with pytest.raises(QueueExists) as refused:
+        await q.create_queue("orders", "amount > 1")
+    assert refused.value.field == "max_attempts"
+    assert await q.queue("orders") == made
+
+
+async def test_ensuring_leaves_an_existing_queue_alone(q: Broker) -> None:
+    made = await q.ensure_queue("orders", "amount > 1", max_attempts=3)
+    assert made.policy == QueuePolicy(filter="amount > 1", max_attempts=3)
+    assert await q.ensure_queue("orders", max_depth=9) == made
+
+
+async def test_policies_take_timedeltas(q: Broker) -> None:
+    info = await q.create_queue(
+        "orders", lease_ms=timedelta(minutes=1), done_retention_s=timedelta(days=1)
+    )
+    assert (info.policy.lease_ms, info.policy.done_retention_s) == (60_000, 86_400)
+    info = await q.update_queue("orders", backoff=Backoff(timedelta(seconds=2)))
+    assert info.policy.backoff == Backoff(2_000)
+
+
+async def test_the_old_name_of_the_lease_is_still_read(q: Broker, refuses: Refuses) -> None:
+    old: Any = {"visibility_timeout_ms": 7_000}
+    assert (await q.create_queue("orders", **old)).policy.lease_ms == 7_000
+    with pytest.raises(BadPolicy) as refused:
+        await q.update_queue("orders", lease_ms=5, **old)
+    assert refused.value.field == "lease_ms"
+
+
+def test_every_policy_field_is_a_typed_argument() -> None:
+    assert get_type_hints(PolicyChanges).keys() == set(QueuePolicy.__struct_fields__)
 
 
 @law("R1")
@@ -463,7 +503,7 @@ async def test_creating_and_updating_at_the_same_time_follow_one_another(q: Brok
     await asyncio.gather(
         q.publish("other", b""),
         q.update_queue("orders", max_attempts=2),
-        q.create_queue("orders", "FALSE", max_depth=9),
+        q.put_queue("orders", "FALSE", max_depth=9),
         q.update_queue("orders", bucket_size=3),
     )
     policy = (await q.queue("orders")).policy

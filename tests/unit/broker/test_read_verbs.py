@@ -99,7 +99,7 @@ async def test_a_failure_ends_the_wait(q: Broker) -> None:
 @law("C5")
 @pytest.mark.parametrize("by", ["claim", "sweep"])
 async def test_a_last_lapse_ends_the_wait(q: Broker, clock: FakeClock, by: str) -> None:
-    await q.create_queue("orders", max_attempts=1, visibility_timeout_ms=1000)
+    await q.create_queue("orders", max_attempts=1, lease_ms=1000)
     (delivery,) = await claimed(q)
     waiting = await wait_for(q, delivery.message.id, wait_ms=MAX_WAIT_MS)
     clock.advance(delivery.lease_deadline - clock.now() - 1)

@@ -32,7 +32,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
     assert made["policy"] == {
         "filter": FILTER,
         "max_attempts": 3,
-        "visibility_timeout_ms": 60_000,
+        "lease_ms": 60_000,
         "min_lease_ms": 1_000,
         "max_lease_ms": 3_600_000,
         "backoff": {"base_ms": 2_000, "max_ms": 60_000},
@@ -95,7 +95,8 @@ def test_a_dry_run_counts_from_the_start_on(orders: Shell, start: str, count: in
     [
         (("--filter", "amount >"), "filter"),
         (("--max-attempts", "0"), "max_attempts"),
-        (("--visibility-timeout", "13h"), "visibility_timeout_ms"),
+        (("--lease", "13h"), "lease_ms"),
+        (("--visibility-timeout", "13h"), "lease_ms"),
         (("--backoff-base", "2m", "--backoff-max", "1m"), "backoff"),
     ],
 )
@@ -164,7 +165,7 @@ def test_show_has_policy_numbers_and_partitions(sh: Shell) -> None:
     sh("queue", "create", "orders", "--ordering", "partition")
     sh("publish", "orders", "x", "--partition-key", "customer-7")
     shown = sh("queue", "show", "orders").stdout
-    assert "visibility timeout     30s" in shown
+    assert "lease                  30s" in shown
     assert re.search(r"^available +1$", shown, re.MULTILINE)
     assert "customer-7" in shown
 

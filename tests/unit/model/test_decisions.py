@@ -200,7 +200,7 @@ def test_what_each_settlement_asks_for() -> None:
 
 # -- leases --------------------------------------------------------------------------------
 
-LEASES = QueuePolicy(min_lease_ms=50, visibility_timeout_ms=100, max_lease_ms=200)
+LEASES = QueuePolicy(min_lease_ms=50, lease_ms=100, max_lease_ms=200)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_a_lease_is_clamped(asked: int | None, given: int) -> None:
 
 
 def test_the_default_lease_is_clamped_too() -> None:
-    assert lease_for(replace(LEASES, visibility_timeout_ms=1), None) == 50
-    assert lease_for(replace(LEASES, visibility_timeout_ms=999), None) == 200
+    assert lease_for(replace(LEASES, lease_ms=1), None) == 50
+    assert lease_for(replace(LEASES, lease_ms=999), None) == 200
 
 
 @pytest.mark.parametrize(

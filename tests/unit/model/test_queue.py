@@ -33,7 +33,7 @@ HALF_DAY_MS = DAY_S * 500
 BOUNDS: list[tuple[str, int, int]] = [
     ("max_attempts", 1, 65_535),
     ("min_lease_ms", 1, HALF_DAY_MS),
-    ("visibility_timeout_ms", 1, HALF_DAY_MS),
+    ("lease_ms", 1, HALF_DAY_MS),
     ("done_retention_s", 0, 2**32 - 1),
     ("failed_retention_s", 0, 2**32 - 1),
     ("max_depth", 1, 2**53),
@@ -55,7 +55,7 @@ def _policy(field: str, value: object) -> QueuePolicy:
 
 def test_the_default_policy_is_the_one_of_the_contract() -> None:
     policy = check_queue_policy(QueuePolicy())
-    assert (policy.max_attempts, policy.visibility_timeout_ms) == (5, 30_000)
+    assert (policy.max_attempts, policy.lease_ms) == (5, 30_000)
     assert policy.failed_retention_s == 14 * DAY_S
     assert (policy.ordering, policy.partition_concurrency) == (Ordering.NONE, 1)
     assert (policy.max_depth, policy.throughput_limit, policy.paused) == (None, None, False)

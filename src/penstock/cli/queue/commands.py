@@ -29,7 +29,7 @@ from penstock.cli.queue.formatting import (
 from penstock.cli.queue.policy import policy_options, to_changes
 from penstock.cli.session import confirm, creating, on_target
 from penstock.model.message import Offset
-from penstock.model.queue import Backoff, QueueInfo, Start
+from penstock.model.queue import Backoff, IfExists, QueueInfo, Start
 from penstock.model.states import State
 
 __all__ = ["queue"]
@@ -65,12 +65,26 @@ def queue() -> None:
     help="Where in the log it starts; all but latest include older messages.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print what the filter would take from the log.")
+@click.option(
+    "--if-exists",
+    type=click.Choice([choice.value for choice in IfExists]),
+    default=IfExists.REFUSE.value,
+    show_default=True,
+    help="Refuse an existing queue with another policy, keep it, or replace its policy.",
+)
 @policy_options
 @creating
 async def create(
-    q: QueueApi, /, name: str, filter: str, start: Start, dry_run: bool, **policy: object
+    q: QueueApi,
+    /,
+    name: str,
+    filter: str,
+    start: Start,
+    dry_run: bool,
+    if_exists: str,
+    **policy: object,
 ) -> None:
-    """Create the queue NAME, or replace the policy of an existing one.
+    """Create the queue NAME.
 
     \b
     Examples:
@@ -81,8 +95,9 @@ async def create(
     if dry_run:
         await _preview(q, filter, start)
         return
-    changes = to_changes(policy, Backoff())
-    info = await q.create_queue(name, filter, start=start, **changes)
+    changes = to_changes({**policy, "filter": filter}, Backoff())
+    create = {"refuse": q.create_queue, "keep": q.ensure_queue, "replace": q.put_queue}[if_exists]
+    info = await create(name, start=start, **changes)
     await _catch_up(q, info)
     print_info(await q.queue(name))
 
@@ -97,7 +112,7 @@ async def update(q: QueueApi, /, name: str, filter: str | None, **policy: object
 
     \b
     Examples:
-      penstock queue update billing --max-attempts 10 --visibility-timeout 2m
+      penstock queue update billing --max-attempts 10 --lease 2m
       penstock queue update billing --max-depth none
     """
     changes = to_changes(policy, (await q.queue(name)).policy.backoff)

@@ -6,7 +6,7 @@ Only the format is checked here. The broker checks limits (exit 3, with the fiel
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 import click
 
@@ -19,6 +19,7 @@ from penstock.cli.amounts import (
     SECONDS,
 )
 from penstock.cli.options import stacked
+from penstock.model.policy_fields import PolicyChanges
 from penstock.model.queue import Backoff, Ordering
 
 __all__ = ["policy_options", "to_changes"]
@@ -27,11 +28,13 @@ __all__ = ["policy_options", "to_changes"]
 policy_options: Final = stacked(
     click.option("--max-attempts", type=int, help="Attempts before a delivery fails."),
     click.option(
-        "--visibility-timeout",
-        "visibility_timeout_ms",
+        "--lease",
+        "lease_ms",
         type=DURATION,
         help="The lease of claims that specify none: 30s.",
     ),
+    # The name of --lease up to version 0.9.
+    click.option("--visibility-timeout", "visibility_timeout_ms", type=DURATION, hidden=True),
     click.option("--min-lease", "min_lease_ms", type=DURATION, help="The shortest lease allowed."),
     click.option("--max-lease", "max_lease_ms", type=DURATION, help="The longest lease allowed."),
     click.option("--backoff-base", type=DURATION, help="The longest delay after the first nack."),
@@ -84,7 +87,7 @@ policy_options: Final = stacked(
 )
 
 
-def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, object]:
+def to_changes(given: Mapping[str, object], backoff: Backoff) -> PolicyChanges:
     """The given fields; a backoff that is given in part takes the rest from ``backoff``."""
     changes = {name: value for name, value in given.items() if value not in (None, ())}
     labels = changes.get("labels")
@@ -99,4 +102,5 @@ def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, objec
             base if isinstance(base, int) else backoff.base_ms,
             most if isinstance(most, int) else backoff.max_ms,
         )
-    return changes
+    # The broker checks names and types.
+    return cast(PolicyChanges, changes)

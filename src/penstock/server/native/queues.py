@@ -12,6 +12,7 @@ from penstock.errors import (
     BadPolicy,
     Conflict,
     OtherStore,
+    QueueExists,
     QueueNotEmpty,
     TooLarge,
     TooManyQueues,
@@ -20,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.limits import MAX_ASSIGN, shown
-from penstock.model.queue import QueueInfo, QueuePolicy, Start
+from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body, ListBody
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
@@ -38,6 +39,8 @@ class PutQueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
     start: str = "latest"
     """``latest``, ``earliest``, ``offset:N`` or ``time:MS``."""
     dry_run: bool = False
+    if_exists: IfExists = IfExists.REPLACE
+    """``replace`` the policy of an existing queue, ``keep`` it, or ``refuse`` another policy."""
 
 
 class ListQueuesQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,11 +65,17 @@ class PolicyBody(Body[dict[str, Any]]):
 async def put_queue(
     call: Call, query: PutQueueQuery, body: dict[str, Any]
 ) -> QueueInfo | DryRunReply:
-    """Create the queue, or replace the policy of the existing one."""
+    """Create the queue, or do with the existing one what ``if_exists`` says."""
     start = _start(query.start)
     if query.dry_run:
         return await _dry_run(call, start, body)
-    return await call.broker.create_queue(call.name, start=start, **_named(body))
+    broker = call.broker
+    verbs = {
+        IfExists.REPLACE: broker.put_queue,
+        IfExists.KEEP: broker.ensure_queue,
+        IfExists.REFUSE: broker.create_queue,
+    }
+    return await verbs[query.if_exists](call.name, start=start, **_named(body))
 
 
 async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunReply:
@@ -189,7 +198,7 @@ ROUTES: Final = (
         query=PutQueueQuery,
         body=PolicyBody(),
         replies=((JSON, QueueInfo | DryRunReply),),
-        errors=(BadInput, QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters),
+        errors=(BadInput, QueueExists, QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters),
     ),
     Route(
         method="PATCH",

@@ -32,7 +32,7 @@ from penstock.model.delivery import (
 from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, PublishReply
-from penstock.model.queue import QueueInfo, QueuePolicy, Start
+from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, keeps_existing
 from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.assignment import Assignment
@@ -172,7 +172,12 @@ class KeyValueEngine(
 
     @changing
     async def put_queue(
-        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+        self,
+        tenant: str,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
     ) -> QueueInfo:
         now = self._begin()
         if is_dead_letter(name):
@@ -192,6 +197,9 @@ class KeyValueEngine(
             queue = self._core.new_queue(tenant, name, now, policy)
             queue.cursor = begin.cursor
             self._core.register(queue)
+        elif keeps_existing(name, queue.policy, policy, if_exists):
+            await self._committer.settled()
+            return queue.info
         else:
             self._core.change_policy(queue, policy)
         queue.ready()

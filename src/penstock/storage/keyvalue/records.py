@@ -162,8 +162,9 @@ KEYED_BY_NUMBER: Final = "keyed_by_number"
 _CHECKSUM = "checksum"
 #: Fields whose values are text; all others are numbers.
 _TEXTS: Final = frozenset({"labels"})
+#: The stored name of ``lease_ms``: records that older versions wrote, and read, have it.
+_LEASE_MS: Final = "visibility_timeout_ms"
 _NUMBERS = (
-    "visibility_timeout_ms",
     "min_lease_ms",
     "max_lease_ms",
     "failed_retention_s",
@@ -182,6 +183,7 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
         value = getattr(policy, name)
         if value is not None:
             fields[name] = int(value)
+    fields[_LEASE_MS] = policy.lease_ms
     fields["backoff_base_ms"] = policy.backoff.base_ms
     fields["backoff_max_ms"] = policy.backoff.max_ms
     fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
@@ -240,7 +242,7 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         done_retention_s=done_retention_s,
         bucket_size=bucket_size,
         description=description,
-        visibility_timeout_ms=fields.pop("visibility_timeout_ms", defaults.visibility_timeout_ms),
+        lease_ms=fields.pop(_LEASE_MS, defaults.lease_ms),
         min_lease_ms=fields.pop("min_lease_ms", defaults.min_lease_ms),
         max_lease_ms=fields.pop("max_lease_ms", defaults.max_lease_ms),
         failed_retention_s=fields.pop("failed_retention_s", defaults.failed_retention_s),

@@ -13,10 +13,11 @@ rules that it does not know. Writes that need no catalog compare the schema numb
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, UnknownQueue
 from penstock.filters import FilterIndex, parse, topic_test
@@ -27,12 +28,13 @@ from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
 from penstock.storage.sql.database import Row, Session
 
-__all__ = ["Catalog", "Queue", "Tenant", "encode_policy"]
+__all__ = ["Catalog", "Queue", "Tenant", "encode_policy", "read_policy"]
 
 P = TypeVar("P", QueuePolicy, TopicPolicy)
 
-encode_policy: Final = msgspec.json.Encoder().encode
-_decode_queue_policy: Final = msgspec.json.Decoder(QueuePolicy).decode
+#: The stored name of ``lease_ms``: servers of older versions read and write it.
+_LEASE_MS: Final = "visibility_timeout_ms"
+_decode_fields: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_topic_policy: Final = msgspec.json.Decoder(TopicPolicy).decode
 
 
@@ -236,13 +238,29 @@ def _queue(tenant: str, row: Row) -> Queue:
         number=number,
         tenant=tenant,
         name=name,
-        policy=_decode(_decode_queue_policy, policy),
+        policy=_decode(read_policy, policy),
         filter_version=filter_version,
         created_at=created_at,
         cursor=None if cursor is None else Offset(cursor),
         joining=cursor is not None and joining is not None,
         dead_paused=bool(dead_paused),
     )
+
+
+def encode_policy(policy: QueuePolicy | TopicPolicy) -> bytes:
+    """The policy as JSON, as it is stored."""
+    fields = asdict(policy)
+    if isinstance(policy, QueuePolicy):
+        fields[_LEASE_MS] = fields.pop("lease_ms")
+    return msgspec.json.encode(fields)
+
+
+def read_policy(text: bytes) -> QueuePolicy:
+    """The policy of a queue, from the JSON in its row."""
+    fields = _decode_fields(text)
+    if _LEASE_MS in fields:
+        fields["lease_ms"] = fields.pop(_LEASE_MS)
+    return msgspec.convert(fields, QueuePolicy)
 
 
 def _decode(decode: Callable[[bytes], P], text: bytes) -> P:

@@ -40,7 +40,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.storage.assignment import Assignment
@@ -143,9 +143,14 @@ class SqlEngine(Engine):
     # -- queues and topics -------------------------------------------------------------
 
     async def put_queue(
-        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+        self,
+        tenant: str,
+        name: str,
+        policy: QueuePolicy,
+        start: Start,
+        if_exists: IfExists = IfExists.REPLACE,
     ) -> QueueInfo:
-        return await queues.put_queue(self._core, tenant, name, policy, start)
+        return await queues.put_queue(self._core, tenant, name, policy, start, if_exists)
 
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
         return await queues.get_queue(self._core, tenant, name)

@@ -13,12 +13,14 @@ from penstock.filters import parse
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import (
+    IfExists,
     Ordering,
     QueueInfo,
     QueuePolicy,
     Start,
     TopicPolicy,
     auto_created_policy,
+    keeps_existing,
 )
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
 from penstock.storage.sql import compaction
@@ -54,9 +56,14 @@ _HELD: Final = (*LIVE, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FL
 
 
 async def put_queue(
-    core: Core, tenant: str, name: str, policy: QueuePolicy, start: Start
+    core: Core,
+    tenant: str,
+    name: str,
+    policy: QueuePolicy,
+    start: Start,
+    if_exists: IfExists = IfExists.REPLACE,
 ) -> QueueInfo:
-    """Create the queue, or replace its policy."""
+    """Create the queue, or do with an existing one what ``if_exists`` says."""
     _refuse_dead_letter(name)
     parse(policy.filter)
     settled = (await core.stable()).settled
@@ -64,6 +71,8 @@ async def put_queue(
     async def act(work: Work) -> tuple[Queue, bool, bool]:
         queue = work.tenant.queues.get(name)
         if queue is not None:
+            if keeps_existing(name, queue.policy, policy, if_exists):
+                return queue, False, False
             check_filter_quota(
                 core.options.limits,
                 work.tenant.unindexed,

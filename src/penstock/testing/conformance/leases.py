@@ -17,8 +17,8 @@ __all__ = ["TestLeases", "TestTime"]
 class TestLeases(Conformance):
     """A lease is clamped, and a lapsed one returns the delivery without any keeper."""
 
-    async def test_the_default_is_the_visibility_timeout(self, store: Store) -> None:
-        policy = QueuePolicy(visibility_timeout_ms=7000)
+    async def test_the_default_is_the_lease_of_the_queue(self, store: Store) -> None:
+        policy = QueuePolicy(lease_ms=7000)
         await store.engine.put_queue(TENANT, "q", policy, Start())
         await store.publish(b"x")
         delivery = await store.claim_one()
@@ -87,7 +87,7 @@ class TestLeases(Conformance):
 
     @law("C5")
     async def test_a_lapsed_delivery_comes_back_without_a_sweep(self, store: Store) -> None:
-        """The visibility timeout redelivers by itself, any number of deliveries."""
+        """A lapsed lease redelivers by itself, any number of deliveries."""
         await store.queue(max_attempts=9)
         ids = await store.publish(*[b"x"] * 500)
         assert len(await store.claim(limit=500, lease_ms=1000)) == 500

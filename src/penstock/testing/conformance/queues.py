@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.errors import QueueNotEmpty, StoreClosed, UnknownDelivery, UnknownQueue
+from penstock.errors import QueueExists, QueueNotEmpty, StoreClosed, UnknownDelivery, UnknownQueue
 from penstock.model.delivery import ReplaySource
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
+from penstock.model.queue import Backoff, IfExists, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
     OTHER_TENANT,
@@ -25,11 +25,35 @@ __all__ = ["TestClosing", "TestIsolation", "TestQueues"]
 class TestQueues(Conformance):
     """Creating, changing and deleting a queue."""
 
+    async def test_an_existing_queue_is_kept_if_asked(self, store: Store) -> None:
+        made = await store.engine.put_queue(TENANT, "q", QueuePolicy(max_attempts=3), Start())
+        kept = await store.engine.put_queue(
+            TENANT, "q", QueuePolicy(filter="a = 1"), Start(), IfExists.KEEP
+        )
+        assert kept == made == await store.engine.get_queue(TENANT, "q")
+        new = await store.engine.put_queue(TENANT, "new", QueuePolicy(), Start(), IfExists.KEEP)
+        assert new == await store.engine.get_queue(TENANT, "new")
+
+    @law("E1")
+    async def test_an_existing_queue_with_another_policy_is_refused_if_asked(
+        self, store: Store
+    ) -> None:
+        policy = QueuePolicy(max_attempts=3, labels={"a": "b"})
+        made = await store.engine.put_queue(TENANT, "q", policy, Start(), IfExists.REFUSE)
+        with pytest.raises(QueueExists) as refused:
+            await store.engine.put_queue(TENANT, "q", QueuePolicy(), Start(), IfExists.REFUSE)
+        assert refused.value.field == "max_attempts"
+        assert await store.engine.get_queue(TENANT, "q") == made
+        # A repeated call succeeds, even if an operator has paused the queue meanwhile.
+        await store.engine.pause(TENANT, "q", True)
+        again = await store.engine.put_queue(TENANT, "q", policy, Start(), IfExists.REFUSE)
+        assert again.policy == replace(policy, paused=True)
+
     async def test_a_queue_comes_back_as_it_was_put(self, store: Store) -> None:
         policy = QueuePolicy(
             filter="color = 'red' AND amount > 1.5",
             max_attempts=7,
-            visibility_timeout_ms=1234,
+            lease_ms=1234,
             min_lease_ms=500,
             max_lease_ms=99_000,
             backoff=Backoff(base_ms=5, max_ms=77),
@@ -70,9 +94,7 @@ class TestQueues(Conformance):
         await store.queue(paused=True)
         assert await store.claim() == []
         info = await store.queue()
-        await store.engine.put_queue(
-            TENANT, "q", replace(info.policy, visibility_timeout_ms=4321), Start()
-        )
+        await store.engine.put_queue(TENANT, "q", replace(info.policy, lease_ms=4321), Start())
         assert (await store.claim_one()).lease_deadline == store.clock.now() + 4321
 
     async def test_layout_changes_need_an_empty_queue(self, store: Store) -> None:

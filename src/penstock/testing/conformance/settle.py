@@ -330,7 +330,7 @@ class TestExtend(Conformance):
     """A longer lease."""
 
     async def test_without_a_lease_it_is_the_lease_of_the_queue(self, store: Store) -> None:
-        await store.queue(visibility_timeout_ms=9_000, max_lease_ms=20_000)
+        await store.queue(lease_ms=9_000, max_lease_ms=20_000)
         await store.publish(b"x")
         delivery = await store.claim_one(lease_ms=2_000)
         store.clock.advance(1_500)
@@ -342,7 +342,7 @@ class TestExtend(Conformance):
         assert (await store.claim_one()).attempts == 2
 
     async def test_the_lease_of_the_queue_is_clamped_too(self, store: Store) -> None:
-        await store.queue(visibility_timeout_ms=9_000, max_lease_ms=5_000)
+        await store.queue(lease_ms=9_000, max_lease_ms=5_000)
         await store.publish(b"x")
         delivery = await store.claim_one(lease_ms=1_000)
         outcome = await store.extend(delivery)

@@ -181,7 +181,7 @@ def _settle_one(
 
 def _lease_ms(queue: Queue, asked_ms: int | None) -> int:
     policy = queue.policy
-    wanted_ms = policy.visibility_timeout_ms if asked_ms is None else asked_ms
+    wanted_ms = policy.lease_ms if asked_ms is None else asked_ms
     return sorted((policy.min_lease_ms, wanted_ms, policy.max_lease_ms))[1]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.errors import QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters
+from msgspec.structs import asdict
+
+from penstock.errors import QueueExists, QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters
 from penstock.filters import parse
 from penstock.model.limits import Limits
 from penstock.model.message import Offset
-from penstock.model.queue import QueuePolicy, Start
+from penstock.model.queue import IfExists, QueuePolicy, Start
 from penstock.testing.oracle.state import Queue, Store
 
-__all__ = ["change_policy", "check_quotas", "cursor"]
+__all__ = ["change_policy", "check_quotas", "cursor", "keeps"]
 
 
 def cursor(store: Store, tenant: str, start: Start) -> Offset | None:
@@ -38,6 +40,16 @@ def check_quotas(
     most = limits.unindexed_filters
     if is_new and not parse(policy.filter).indexed and unindexed >= most:
         raise TooManyUnindexedFilters("One filter too many.", field="filter", limit=most)
+
+
+def keeps(queue: Queue, policy: QueuePolicy, if_exists: IfExists) -> bool:
+    """Whether the call leaves the existing queue alone; ``QueueExists`` if it is refused."""
+    if if_exists == "refuse":
+        known, wanted = asdict(queue.policy), asdict(policy)
+        different = [n for n in known if n != "paused" and known[n] != wanted[n]]
+        if different:
+            raise QueueExists("It has another policy.", field=different[0])
+    return if_exists != "replace"
 
 
 def change_policy(queue: Queue, policy: QueuePolicy) -> None:

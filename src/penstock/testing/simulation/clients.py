@@ -383,7 +383,7 @@ class Client(ReadingSteps):
         elif start == Start.TIME:
             value = self._world.clock.now() - back
         fields = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
-        await broker.create_queue(queue, fields.pop("filter"), start=Start(start, value), **fields)
+        await broker.put_queue(queue, fields.pop("filter"), start=Start(start, value), **fields)
 
     async def change_narrow(self, max_depth: int | None, filter: str) -> None:
         async with self._world.promises.changing(filter, max_depth):

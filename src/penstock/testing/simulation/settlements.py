@@ -31,4 +31,4 @@ def asked_lease_ms(item: Settlement) -> int:
     """The lease that a settlement of the judged queue asks for; 0 if it is no extension."""
     if not isinstance(item, Extend):
         return 0
-    return WORK_POLICY.visibility_timeout_ms if item.lease_ms is None else item.lease_ms
+    return WORK_POLICY.lease_ms if item.lease_ms is None else item.lease_ms

@@ -185,7 +185,7 @@ POLICIES = st.builds(
     QueuePolicy,
     filter=st.text(max_size=40),
     max_attempts=st.integers(1, 65_535),
-    visibility_timeout_ms=st.integers(1, 10**7),
+    lease_ms=st.integers(1, 10**7),
     min_lease_ms=st.integers(1, 10**7),
     max_lease_ms=st.integers(1, 10**7),
     backoff=st.builds(Backoff, st.integers(0, 10**7), st.integers(0, 10**7)),

@@ -61,9 +61,9 @@ def test_an_engine_that_agrees() -> None:
 
 
 def test_an_answer_that_differs_is_found() -> None:
-    (claim, picture) = differences(QueuePolicy(visibility_timeout_ms=1_000))
+    (claim, picture) = differences(QueuePolicy(lease_ms=1_000))
     assert claim.startswith("claim('t', 'q'")
-    assert "visibility_timeout_ms" in picture
+    assert "lease_ms" in picture
 
 
 def test_a_delivery_that_only_one_side_has_is_found() -> None:
