@@ -44,6 +44,9 @@ class Choices:
     tenant: str | None = None
     credential: str | None = None
     credential_file: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    cert_key: str | None = None
     config: str | None = None
     json: bool = False
     debug: bool = False
@@ -113,6 +116,9 @@ _CREDENTIALS: Final = stacked(
         help="The API key or token for the server. Other users may see it in `ps`.",
     ),
     _shared("--credential-file", metavar="FILE", help="A file that contains it."),
+    _shared("--ca", metavar="FILE", help="The certificate authorities of an https server."),
+    _shared("--cert", metavar="FILE", help="The client's certificate, for an https server."),
+    _shared("--cert-key", metavar="FILE", help="Its key, if it is not in the same file."),
 )
 #: For commands that talk to a server or open a store.
 target_options: Final = stacked(

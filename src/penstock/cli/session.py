@@ -72,6 +72,9 @@ class Target(Struct, frozen=True, kw_only=True):
     tenant: str
     credential: str | None
     options: BrokerOptions
+    ca: str | None = None
+    cert: str | None = None
+    cert_key: str | None = None
 
 
 def settings(**flags: object) -> Loaded:
@@ -98,7 +101,7 @@ def find_target(*, store_only: bool = False) -> Target:
     from penstock.broker import BrokerOptions  # noqa: PLC0415
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
 
-    found = settings().settings
+    found, kept = settings().settings, choices()
     engine = EngineOptions(
         limits=found.limits,
         auto_create=found.auto_create,
@@ -111,6 +114,9 @@ def find_target(*, store_only: bool = False) -> Target:
         tenant=found.tenant,
         credential=found.credential,
         options=BrokerOptions(engine=engine, require_topics=found.require_topics),
+        ca=kept.ca,
+        cert=kept.cert,
+        cert_key=kept.cert_key,
     )
 
 
@@ -186,7 +192,14 @@ async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator
         from penstock.client import ClientOptions, connect  # noqa: PLC0415
 
         options = ClientOptions(retry_ms=_PATIENT_MS if patient else SOON_MS)
-        async with connect(target.url, credential=target.credential, options=options) as remote:
+        async with connect(
+            target.url,
+            credential=target.credential,
+            ca=target.ca,
+            cert=target.cert,
+            key=target.cert_key,
+            options=options,
+        ) as remote:
             yield remote
 
 

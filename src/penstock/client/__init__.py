@@ -11,7 +11,7 @@ It depends on the wire's bodies and the broker's checks, not on the server.
 from __future__ import annotations
 
 from penstock.client.client import Client
-from penstock.client.connecting import Connecting, connect
+from penstock.client.connecting import connect
 from penstock.client.options import ClientOptions
 
-__all__ = ["Client", "ClientOptions", "Connecting", "connect"]
+__all__ = ["Client", "ClientOptions", "connect"]

@@ -25,7 +25,7 @@ from msgspec import Struct
 from penstock.client.connection import ConnectionLost
 from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
-from penstock.client.transport import Request, Transport
+from penstock.client.transport import Exchanges, Request
 from penstock.errors import (
     BadReply,
     Busy,
@@ -69,7 +69,7 @@ class _Failure(Struct, frozen=True):
 class Calls:
     """The calls of one client."""
 
-    def __init__(self, transport: Transport, place: str, options: ClientOptions) -> None:
+    def __init__(self, transport: Exchanges, place: str, options: ClientOptions) -> None:
         self._transport = transport
         self._place = place
         self._options = options

@@ -9,6 +9,7 @@ the tenant of its credential.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import Final, Self
 
 from penstock.client.claim import Claiming
@@ -33,6 +34,11 @@ class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consu
     def url(self) -> str:
         """The server's URL, without a credential."""
         return self._address.url
+
+    def __await__(self) -> Generator[object, None, Self]:
+        # ``await penstock.connect(url)`` reads like ``await penstock.open(url)``.
+        yield from ()
+        return self
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,72 +1,73 @@
-"""``penstock.connect(url)``: a client for the server at a URL."""
+"""``penstock.connect(url)``: a client for the server, or the servers, at a URL."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Generator
+from collections.abc import Sequence
 
 from penstock.client.address import Address, check_credential, parse_address
 from penstock.client.calling import Calls
 from penstock.client.client import Client
+from penstock.client.failover import Failover
 from penstock.client.options import ClientOptions, check_options
-from penstock.client.transport import Transport
+from penstock.client.transport import MakeTransport, Transport
 from penstock.errors import BadInput, BadUrl
 
-__all__ = ["Connecting", "connect"]
-
-
-class Connecting:
-    """A client that is not connected yet: ``await`` it, or use it in ``async with``."""
-
-    def __init__(
-        self,
-        url: str,
-        credential: str | None,
-        ca: str | ssl.SSLContext | None,
-        options: ClientOptions,
-    ) -> None:
-        self._url = url
-        self._credential = credential
-        self._ca = ca
-        self._options = options
-        self._client: Client | None = None
-
-    def __await__(self) -> Generator[object, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-    async def _connect(self) -> Client:
-        options = check_options(self._options)
-        address = parse_address(self._url)
-        tls = _tls(self._ca, address)
-        credential = _credential(self._credential, address)
-        transport = Transport(address, credential, tls, options)
-        return Client(Calls(transport, address.url, options), address, options)
+__all__ = ["connect"]
 
 
 def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     credential: str | None = None,
     ca: str | ssl.SSLContext | None = None,
+    cert: str | None = None,
+    key: str | None = None,
     options: ClientOptions | None = None,
-) -> Connecting:
-    """A client for the server at ``url``: ``async with penstock.connect(url) as q``.
+    transport: MakeTransport | None = None,
+) -> Client:
+    """A client for the server at ``url``. Nothing is sent before the first call.
+
+    ::
+
+        q = penstock.connect(url)  # in any place; each call connects if necessary
+        async with penstock.connect(url) as q:
+            ...  # closes it at the end
+
+    Several URLs, as a list or separated by commas, are servers of one store: if one cannot be
+    reached or is not ready, calls go to the next. A call is repeated there only if it may be
+    repeated on the same server.
 
     ``credential`` is an API key or a JWT; the URL may contain it instead, as
     ``https://:KEY@host``. ``ca`` is a file with the certificate authorities of an ``https``
-    server, if they are not the system's, or an ``SSLContext``.
-
-    Nothing is sent yet: only the first call finds out whether the server can be reached.
+    server, if they are not the system's, or an ``SSLContext``. ``cert`` and ``key`` are files
+    with the client's certificate and its key; without ``key``, ``cert`` contains both.
+    ``transport`` makes the object that exchanges requests with one server, for example through
+    a proxy (``penstock.client.transport.Exchanges``).
     """
-    return Connecting(url, credential, ca, options or ClientOptions())
+    checked = check_options(options or ClientOptions())
+    addresses = _addresses(url)
+    tls = _tls(ca, cert, key, addresses[0])
+    make = Transport if transport is None else transport
+    transports = [
+        make(address, _credential(credential, address), tls, checked) for address in addresses
+    ]
+    exchanges = transports[0] if len(transports) == 1 else Failover(transports)
+    place = ", ".join(address.url for address in addresses)
+    return Client(Calls(exchanges, place, checked), addresses[0], checked)
+
+
+def _addresses(url: str | Sequence[str]) -> list[Address]:
+    urls = [part.strip() for part in url.split(",")] if isinstance(url, str) else url
+    addresses = [
+        parse_address(item) for item in (urls if isinstance(urls, list | tuple) else [url])
+    ]
+    if not addresses:
+        raise BadUrl("There is no URL.", field="url")
+    first = addresses[0]
+    if any((item.scheme, item.path) != (first.scheme, first.path) for item in addresses):
+        raise BadUrl("The URLs must have the same scheme and the same path.", field="url")
+    return addresses
 
 
 def _credential(credential: str | None, address: Address) -> str | None:
@@ -78,14 +79,30 @@ def _credential(credential: str | None, address: Address) -> str | None:
     return None if chosen is None else check_credential(chosen)
 
 
-def _tls(ca: str | ssl.SSLContext | None, address: Address) -> ssl.SSLContext | None:
+def _tls(
+    ca: str | ssl.SSLContext | None, cert: str | None, key: str | None, address: Address
+) -> ssl.SSLContext | None:
+    given = {"ca": ca, "cert": cert, "key": key}
     if not address.is_secure:
-        if ca is not None:
-            raise BadUrl("ca is for https, and the URL is http.", field="ca")
+        for field, value in given.items():
+            if value is not None:
+                raise BadUrl(f"{field} is for https, and the URL is http.", field=field)
         return None
+    if key is not None and cert is None:
+        raise BadInput("key is the key of cert, which is missing.", field="key")
     if isinstance(ca, ssl.SSLContext):
+        if cert is not None:
+            raise BadInput("Load the certificate into the SSLContext.", field="cert")
         return ca
     try:
-        return ssl.create_default_context(cafile=ca)
+        context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(f"The CA file {ca!r} cannot be read: {error}.", field="ca") from error
+    if cert is not None:
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ValueError, TypeError) as error:
+            raise BadInput(
+                f"The certificate {cert!r} or its key cannot be read: {error}.", field="cert"
+            ) from error
+    return context

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -23,7 +24,7 @@ from penstock.client.options import ClientOptions
 from penstock.version import VERSION
 from penstock.wire.codecs import MSGPACK
 
-__all__ = ["Request", "Transport"]
+__all__ = ["Exchanges", "MakeTransport", "Request", "Transport"]
 
 #: Closes idle connections before most servers and proxies do, which would cost a retry.
 _KEEP_IDLE_S: Final = 5.0
@@ -48,6 +49,25 @@ class Request(Struct, frozen=True, gc=False):
     """Whether it may wait at the server for long and needs a separate connection."""
     accepts: int = 0
     """A status that is an answer to this request, though not a success."""
+
+
+class Exchanges(Protocol):
+    """What a client needs of a transport. ``connect(transport=…)`` accepts another one."""
+
+    is_closed: bool
+    """Whether ``close`` was called."""
+
+    async def exchange(self, request: Request) -> Reply:
+        """Send the request once and return the reply, whatever its status.
+
+        Raises ``ConnectionLost`` if there is none; ``sent=False`` only if the server cannot have
+        received the request, because it is then sent again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections; pending exchanges raise ``ConnectionLost``."""
+        ...
 
 
 class Transport:
@@ -103,6 +123,12 @@ class Transport:
         await asyncio.sleep(0)
 
 
+#: Makes the transport to one server: its address, the credential, TLS, the client's options.
+MakeTransport: TypeAlias = Callable[
+    [Address, str | None, ssl.SSLContext | None, ClientOptions], Exchanges
+]
+
+
 class _Pool:
     """A bounded number of connections; idle ones are reused."""
 
@@ -113,7 +139,6 @@ class _Pool:
         self._tls = tls
         self._connect_timeout_s = options.connect_timeout_ms / 1000
         self._memory = options.memory
-        self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._is_closed = False
@@ -122,7 +147,9 @@ class _Pool:
 
     def idle(self) -> Connection | None:
         """The most recently used open connection; None if there is none."""
-        oldest = self._loop.time() - _KEEP_IDLE_S
+        if not self._idle:
+            return None
+        oldest = asyncio.get_running_loop().time() - _KEEP_IDLE_S
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open and connection.idle_since > oldest:
@@ -132,15 +159,15 @@ class _Pool:
 
     async def connect(self) -> Connection:
         """A new connection, or ``ConnectionLost``."""
-        address = self._address
+        address, loop = self._address, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self._loop, self._memory),
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._memory),
                     address.host,
                     address.port,
                     ssl=self._tls,
-                    **_EYEBALLS if isinstance(self._loop, asyncio.BaseEventLoop) else {},
+                    **_EYEBALLS if isinstance(loop, asyncio.BaseEventLoop) else {},
                 )
         except ssl.SSLError as error:
             raise ConnectionLost(f"TLS failed: {error}", sent=False, hopeless=True) from error
@@ -157,7 +184,7 @@ class _Pool:
     def put_back(self, connection: Connection) -> None:
         """Return a connection after an exchange."""
         if connection.is_open:
-            connection.idle_since = self._loop.time()
+            connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
         else:
             self._drop(connection)

@@ -15,7 +15,7 @@ generated. Threads may share one object. Inside an event loop it refuses to bloc
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import opening
@@ -28,6 +28,7 @@ from penstock.sync.verbs import SyncVerbs
 
 if TYPE_CHECKING:
     from penstock.client import ClientOptions
+    from penstock.client.transport import MakeTransport
 
 __all__ = ["SyncConsumption", "SyncLease", "SyncVerbs", "connect", "open"]
 
@@ -44,17 +45,30 @@ def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in
 
 
 def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     credential: str | None = None,
     ca: str | ssl.SSLContext | None = None,
+    cert: str | None = None,
+    key: str | None = None,
     options: ClientOptions | None = None,
+    transport: MakeTransport | None = None,
 ) -> SyncVerbs:
     """A client for the server at ``url``: ``with penstock.sync.connect(url) as q``."""
     # A program that embeds a store does not import an HTTP client.
     from penstock.client import connect  # noqa: PLC0415
 
-    return _begin(lambda: connect(url, credential=credential, ca=ca, options=options))
+    return _begin(
+        lambda: connect(
+            url,
+            credential=credential,
+            ca=ca,
+            cert=cert,
+            key=key,
+            options=options,
+            transport=transport,
+        )
+    )
 
 
 def _begin(opening: Callable[[], Awaitable[QueueApi]]) -> SyncVerbs:

@@ -20,9 +20,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
@@ -34,6 +35,9 @@ from penstock.worker.registration import prepare
 from penstock.worker.registry import Registry
 from penstock.worker.running import Running
 from penstock.worker.source import opened
+
+if TYPE_CHECKING:
+    from penstock.client import ClientOptions
 
 __all__ = ["App"]
 
@@ -55,6 +59,10 @@ class App(Registry):
         where: str | QueueApi | None = None,
         *,
         credential: str | None = None,
+        ca: str | ssl.SSLContext | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        options: ClientOptions | None = None,
         consumer: str | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         observe: Observe | None = None,
@@ -63,7 +71,8 @@ class App(Registry):
         """``where`` is a server's or a store's URL, or an object that has the verbs.
 
         Without it, ``penstock work`` takes the URL and the credential from its options and
-        settings.
+        settings. ``credential``, ``ca``, ``cert``, ``key`` and ``options`` are those of
+        ``penstock.connect``.
 
         ``consumer`` is the name of its claims; without one, each queue gets a new name. Two
         processes must not share a name on an ordered queue. ``observe`` is called after every
@@ -80,6 +89,8 @@ class App(Registry):
             )
         self._where = where
         self._credential = credential
+        self._tls: dict[str, Any] = {"ca": ca, "cert": cert, "key": key}
+        self._options = options
         self._consumer = consumer
         self._grace_s = grace_s
         self._clock = SystemClock() if clock is None else clock
@@ -139,7 +150,9 @@ class App(Registry):
                 "The app has no server or store: give App a URL, or penstock work --url.",
                 field="where",
             )
-        async with opened(self._where, self._credential) as verbs:
+        async with opened(
+            self._where, self._credential, options=self._options, **self._tls
+        ) as verbs:
             self.bind(verbs)
             try:
                 yield verbs

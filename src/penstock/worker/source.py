@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
@@ -11,17 +12,23 @@ from penstock.errors import BadInput
 __all__ = ["opened"]
 
 
-def opened(where: str | QueueApi, credential: str | None) -> AbstractAsyncContextManager[QueueApi]:
-    """The verbs over ``where``. An object that was passed in is not closed."""
+def opened(
+    where: str | QueueApi, credential: str | None, **connection: Any
+) -> AbstractAsyncContextManager[QueueApi]:
+    """The verbs over ``where``. An object that was passed in is not closed.
+
+    ``connection`` are further arguments of ``penstock.connect``.
+    """
     # Imported lazily: a worker of a server needs no engine, and one of a store no HTTP client.
     if not isinstance(where, str):
         return contextlib.nullcontext(where)
     if where.startswith(("http:", "https:")):
         from penstock.client import connect  # noqa: PLC0415
 
-        return connect(where, credential=credential)
-    if credential is not None:
-        raise BadInput("A store in this process takes no credential.", field="credential")
+        return connect(where, credential=credential, **connection)
+    for field, value in {"credential": credential, **connection}.items():
+        if value is not None:
+            raise BadInput(f"A store in this process takes no {field}.", field=field)
     from penstock.opening import open as open_store  # noqa: PLC0415
 
     return open_store(where)

@@ -299,6 +299,26 @@ async def test_a_server_cannot_publish_in_a_transaction_of_its_caller(
     assert (await broker.read_log()).entries == ()
 
 
+async def test_a_server_that_asks_for_a_certificate(
+    broker: Broker, certificate: tuple[Path, Path]
+) -> None:
+    cert, key = certificate
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_verify_locations(cert)
+    host = Host(application(broker))
+    await host.start(tls)
+    url = f"https://localhost:{host.port}"
+    async with connect(url, ca=str(cert), cert=str(cert), key=str(key), options=QUICK) as q:
+        assert await q.log_end() == 0
+    once = replace(QUICK, retries=0)
+    async with connect(url, ca=str(cert), options=once) as q:
+        with pytest.raises(Unreachable):
+            await q.log_end()
+    await host.stop()
+
+
 # -- traces ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,52 @@
+"""Failover: several servers of one store, of which one is in use at a time.
+
+It only chooses the server of the next exchange. ``penstock.client.calling`` decides whether a
+request is sent again, by the same rules as with one server, so no call takes effect twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.client.connection import ConnectionLost
+from penstock.client.http import Reply
+from penstock.client.transport import Exchanges, Request
+
+__all__ = ["Failover"]
+
+#: A server, or the proxy before it, that says that it is not available.
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
+
+
+class Failover:
+    """Exchanges with the first server that answers; the next one after a failure."""
+
+    def __init__(self, transports: Sequence[Exchanges]) -> None:
+        self._transports = tuple(transports)
+        self._current = 0
+        self.is_closed = False
+        """Whether the client was closed."""
+
+    async def exchange(self, request: Request) -> Reply:
+        """Send the request once, to the server in use; ``ConnectionLost`` if no reply comes."""
+        used = self._current
+        try:
+            reply = await self._transports[used].exchange(request)
+        except ConnectionLost:
+            self._leave(used)
+            raise
+        if reply.status in _UNAVAILABLE:
+            self._leave(used)
+        return reply
+
+    async def close(self) -> None:
+        """Close the connections to all servers."""
+        self.is_closed = True
+        await asyncio.gather(*(transport.close() for transport in self._transports))
+
+    def _leave(self, used: int) -> None:
+        # Several calls fail together when a server stops; only the first of them moves on.
+        if used == self._current:
+            self._current = (used + 1) % len(self._transports)
