@@ -28,6 +28,7 @@ class WorkerPolicyFields(TypedDict, total=False):
     failed_retention_s: int | timedelta
     max_depth: int | None
     message_ttl_ms: Duration | None
+    dead_letters: bool
     throughput_limit: int | None
     ordering: Ordering | str
     partition_concurrency: int
