@@ -37,7 +37,7 @@ async def fill(engine: Engine, clock: FakeClock) -> dict[str, str]:
         "orders": QueuePolicy(filter="topic = 'orders'", max_attempts=2, description="all orders"),
         "large": QueuePolicy(
             filter="topic = 'orders' AND amount >= 5",
-            visibility_timeout_ms=45_000,
+            lease_ms=45_000,
             max_depth=100,
             throughput_limit=50,
             backoff=Backoff(base_ms=1, max_ms=10),
