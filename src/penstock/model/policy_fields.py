@@ -1,8 +1,8 @@
 """The fields of a queue's policy as keyword arguments, for type checkers.
 
 A field that is not given has its default (``create_queue``, ``ensure_queue``, ``put_queue``) or
-keeps its value (``update_queue``). Durations are milliseconds (or seconds, for ``*_s``) or a
-``timedelta``.
+keeps its value (``update_queue``); None is the default. Durations are milliseconds (or seconds,
+for ``*_s``) or a ``timedelta``.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ __all__ = ["PolicyChanges", "PolicyFields", "WorkerPolicyFields"]
 class WorkerPolicyFields(TypedDict, total=False):
     """What ``@app.worker`` may give a queue that it creates; its ``lease_ms`` is that of claims."""
 
-    max_attempts: int
-    min_lease_ms: Duration
-    max_lease_ms: Duration
-    backoff: Backoff
-    done_retention_s: int | timedelta
-    failed_retention_s: int | timedelta
+    max_attempts: int | None
+    min_lease_ms: Duration | None
+    max_lease_ms: Duration | None
+    backoff: Backoff | None
+    done_retention_s: int | timedelta | None
+    failed_retention_s: int | timedelta | None
     max_depth: int | None
     message_ttl_ms: Duration | None
-    dead_letters: bool
+    dead_letters: bool | None
     throughput_limit: int | None
-    ordering: Ordering | str
-    partition_concurrency: int
-    bucket_size: int
-    paused: bool
-    description: str
-    labels: Mapping[str, str]
+    ordering: Ordering | str | None
+    partition_concurrency: int | None
+    bucket_size: int | None
+    paused: bool | None
+    description: str | None
+    labels: Mapping[str, str] | None
 
 
 class PolicyFields(WorkerPolicyFields, total=False):
     """Every field of ``QueuePolicy`` except the filter."""
 
-    lease_ms: Duration
+    lease_ms: Duration | None
 
 
 class PolicyChanges(PolicyFields, total=False):

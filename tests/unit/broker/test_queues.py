@@ -173,7 +173,7 @@ async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> 
 async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
     changed: dict[str, Any] = {
         "max_attempts": 9,
-        "visibility_timeout_ms": 5_000,
+        "lease_ms": 5_000,
         "min_lease_ms": 200,
         "max_lease_ms": 9_000,
         "backoff": {"base_ms": 1, "max_ms": 2},
