@@ -43,7 +43,7 @@ _EMPTY_SEGMENTS: Final = "SELECT segment FROM penstock_log WHERE entries = 0"
 _CROWDED_PARTITIONS: Final = """
 SELECT queue, partition_key, sum(size) FROM penstock_run
 WHERE phase = 3 AND partition_key IS NOT NULL
-    AND queue NOT IN (SELECT number FROM penstock_queue WHERE name = 'wide')
+    AND queue IN (SELECT number FROM penstock_queue WHERE name <> 'wide')
 GROUP BY queue, partition_key HAVING sum(size) > 1
 """
 #: All deliveries of existing queues; whether the segment is in the log; the policy, unless the
