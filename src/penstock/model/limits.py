@@ -36,6 +36,7 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_LEASE_MS",
     "MAX_NACK_DELAY_MS",
+    "MAX_NAME",
     "MAX_OFFSET",
     "MAX_PAGE",
     "MAX_PAYLOAD_BYTES",
@@ -115,7 +116,7 @@ CONSUMER_LEASE_MS: Final = 30_000
 MAX_TIME_MS: Final = 253_402_300_799_999
 
 DLQ_SUFFIX: Final = ".dlq"
-_MAX_NAME: Final = 128
+MAX_NAME: Final = 128
 _MAX_SHOWN: Final = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -199,7 +200,7 @@ def is_dead_letter(queue: str) -> bool:
 
 def check_name(name: object, field: str) -> str:
     """Return ``name`` if it may be given to a tenant, topic, queue or consumer."""
-    if not isinstance(name, str) or len(name) > _MAX_NAME or not _is_name(name):
+    if not isinstance(name, str) or len(name) > MAX_NAME or not _is_name(name):
         raise BadName(f"{field} {shown(name)} is not a valid name.", field=field, limit=128)
     if name.endswith(DLQ_SUFFIX):
         raise BadName(f"{field} {name!r} ends in the reserved suffix .dlq.", field=field)
