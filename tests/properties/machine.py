@@ -34,7 +34,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import Limits
 from penstock.model.message import HeaderValue, NewMessage, Offset
-from penstock.model.queue import IfExists, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import DedupScope, IfExists, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.testing.clock import FakeClock
@@ -406,8 +406,10 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(lambda side: side.engine.delete_queue(tenant, queue))
         self.look(tenant)
 
-    def put_topic(self, tenant: str, topic: str, ttl_ms: int | None) -> None:
-        policy = TopicPolicy(default_ttl_ms=ttl_ms)
+    def put_topic(
+        self, tenant: str, topic: str, ttl_ms: int | None, dedup_scope: DedupScope
+    ) -> None:
+        policy = TopicPolicy(default_ttl_ms=ttl_ms, dedup_scope=dedup_scope)
         self.both(lambda side: side.engine.put_topic(tenant, topic, policy))
         self.both(lambda side: side.engine.list_topics(tenant))
 

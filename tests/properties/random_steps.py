@@ -223,7 +223,12 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     "delete_queue": (1, {"tenant": _TENANTS, "queue": _NAMES}),
     "put_topic": (
         1,
-        {"tenant": _TENANTS, "topic": _TOPICS, "ttl_ms": st.sampled_from([None, 30_000])},
+        {
+            "tenant": _TENANTS,
+            "topic": _TOPICS,
+            "ttl_ms": st.sampled_from([None, 30_000]),
+            "dedup_scope": st.sampled_from(["topic", "partition_key"]),
+        },
     ),
     "join": (4, {"tenant": _TENANTS, "queue": _ORDERED, "consumer": _CONSUMERS}),
     "leave": (1, {"tenant": _TENANTS, "queue": _ORDERED, "consumer": _CONSUMERS}),

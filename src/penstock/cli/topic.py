@@ -15,7 +15,7 @@ from penstock.cli.options import Family
 from penstock.cli.printing import Column, age
 from penstock.cli.session import creating, on_target
 from penstock.errors import BadInput, UnknownTopic
-from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
+from penstock.model.queue import MAX_SCHEMA_BYTES, DedupScope, TopicPolicy
 
 __all__ = ["topic"]
 
@@ -43,6 +43,13 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--default-ttl", type=DURATION, help="For messages without a ttl of their own.")
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency id is remembered.")
+@click.option(
+    "--dedup-scope",
+    type=click.Choice(["topic", "partition_key"]),
+    default="topic",
+    show_default=True,
+    help="Where an idempotency id is unique.",
+)
 @click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Schema language.")
 @click.option("--schema", metavar="TEXT|@FILE", help="The schema of payloads.")
 @click.option(
@@ -57,6 +64,7 @@ async def put(
     name: str,
     default_ttl: int | None,
     dedup_window: int | None,
+    dedup_scope: DedupScope,
     schema_type: str | None,
     schema: str | None,
     queue_defaults: str | None,
@@ -74,6 +82,7 @@ async def put(
         schema_type=schema_type,
         schema=None if schema is None else _read_text(schema, "schema"),
         queue_defaults={} if queue_defaults is None else _read_defaults(queue_defaults),
+        dedup_scope=dedup_scope,
     )
     await q.put_topic(name, policy)
     _print(name, policy)
@@ -131,6 +140,7 @@ def _print(name: str, policy: TopicPolicy) -> None:
             ("topic", name),
             ("default ttl", age(policy.default_ttl_ms) or "none"),
             ("dedup window", age(policy.dedup_window_ms)),
+            ("dedup scope", policy.dedup_scope),
             ("schema type", policy.schema_type),
             ("schema", policy.schema),
             (

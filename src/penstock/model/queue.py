@@ -24,6 +24,7 @@ from penstock.model.message import Offset
 
 __all__ = [
     "Backoff",
+    "DedupScope",
     "IfExists",
     "Ordering",
     "QueueInfo",
@@ -170,6 +171,9 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     """The next offset to route, or None when the queue is caught up."""
 
 
+DedupScope: TypeAlias = Literal["topic", "partition_key"]
+
+
 class TopicPolicy(Struct, frozen=True, kw_only=True):
     """What a topic demands of its messages, and the queues that it creates."""
 
@@ -181,6 +185,8 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
     queue_defaults: dict[str, Any] = {}
     """Policy fields of the queue that a publish creates for the topic; every field but the filter.
     They override the server's defaults."""
+    dedup_scope: DedupScope = "topic"
+    """Where an idempotency id is unique: in the topic, or in each partition of it."""
 
 
 def changed_policy(policy: QueuePolicy, fields: Mapping[str, object]) -> QueuePolicy:
@@ -346,6 +352,11 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
     if policy.default_ttl_ms is not None:
         _within("default_ttl_ms", policy.default_ttl_ms, 1, MAX_TTL_MS)
     _within("dedup_window_ms", policy.dedup_window_ms, 0, 30 * _DAY_S * 1000)
+    if policy.dedup_scope not in ("topic", "partition_key"):
+        raise BadPolicy(
+            f"dedup_scope is {shown(policy.dedup_scope)}; it must be 'topic' or 'partition_key'.",
+            field="dedup_scope",
+        )
     if policy.schema_type not in (None, "json-schema", "avro"):
         raise BadPolicy("schema_type must be 'json-schema' or 'avro'.", field="schema_type")
     if (policy.schema is None) != (policy.schema_type is None):

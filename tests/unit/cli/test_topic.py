@@ -9,7 +9,8 @@ from tests.unit.cli.conftest import Shell
 
 
 def test_put_show_list_delete(sh: Shell) -> None:
-    sh("topic", "put", "orders", "--default-ttl", "7d", "--dedup-window", "1h")
+    window = ("--dedup-window", "1h", "--dedup-scope", "partition_key")
+    sh("topic", "put", "orders", "--default-ttl", "7d", *window)
     assert sh.json("topic", "show", "orders") == {
         "name": "orders",
         "policy": {
@@ -18,6 +19,7 @@ def test_put_show_list_delete(sh: Shell) -> None:
             "schema_type": None,
             "schema": None,
             "queue_defaults": {},
+            "dedup_scope": "partition_key",
         },
     }
     assert [item["name"] for item in sh.json("topic", "list")] == ["orders"]

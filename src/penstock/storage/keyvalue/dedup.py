@@ -26,6 +26,7 @@ from penstock.storage.keyvalue.keys import (
     dedup_slot_key,
     is_batch_key,
     is_settle_key,
+    partition_dedup_key,
     settle_key,
 )
 from penstock.storage.keyvalue.stage import Stage
@@ -72,16 +73,25 @@ class Dedup:
         #: No slot is below it. A scan from the prefix would step over tombstones of removed slots.
         self._floor = DEDUP_SLOT_PREFIX
 
-    def find(self, tenant: str, topic: str, idempotency_id: str) -> FirstPublish | None:
-        value = self._stage.get(dedup_key(tenant, topic, idempotency_id))
+    def find(
+        self, tenant: str, topic: str, idempotency_id: str, *, partitioned: bool = False
+    ) -> FirstPublish | None:
+        value = self._stage.get(_key_of(partitioned)(tenant, topic, idempotency_id))
         if value is None:
             return None
         return FirstPublish(*_VALUE.unpack(unseal(value, "idempotency id")))
 
     def remember(
-        self, tenant: str, topic: str, idempotency_id: str, first: FirstPublish, window_ms: int
+        self,
+        tenant: str,
+        topic: str,
+        idempotency_id: str,
+        first: FirstPublish,
+        window_ms: int,
+        *,
+        partitioned: bool = False,
     ) -> None:
-        key = dedup_key(tenant, topic, idempotency_id)
+        key = _key_of(partitioned)(tenant, topic, idempotency_id)
         value = _VALUE.pack(first.message_id, first.offset, first.at)
         self._stage.put(key, seal(value))
         self._schedule(key, first.at + window_ms)
@@ -193,6 +203,11 @@ class Dedup:
     def _schedule(self, key: bytes, end: int) -> None:
         self._staged.setdefault(end // _SLOT_MS, []).append(key)
         self._stage.mark(self)
+
+
+def _key_of(partitioned: bool) -> Callable[[str, str, str], bytes]:
+    """The key of an id; one that is unique per partition is a hash (``storage.dedup_scope``)."""
+    return partition_dedup_key if partitioned else dedup_key
 
 
 def _remembered(key: bytes, value: bytes) -> tuple[int, int | None]:

@@ -49,6 +49,7 @@ __all__ = [
     "listing_prefix",
     "message_id_of",
     "open_key",
+    "partition_dedup_key",
     "payload_key",
     "replaced_key",
     "replacement_key",
@@ -105,6 +106,7 @@ _DOCUMENT = _OURS + b"\x16"
 _BATCH = _OURS + b"\x17"
 IDENTITY_KEY: Final = _OURS + b"\x18"
 _SETTLE = _OURS + b"\x1a"
+_PARTITION_DEDUP = _OURS + b"\x1b"
 LINK_PREFIX: Final = _OURS + b"\x19"
 PIECES_KEY: Final = _OURS + b"\x1f"
 
@@ -185,6 +187,11 @@ def tenant_key(tenant: str) -> bytes:
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
     """The first message with an idempotency id."""
     return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
+
+
+def partition_dedup_key(tenant: str, topic: str, hashed_id: str) -> bytes:
+    """The first message with an idempotency id in its partition."""
+    return _PARTITION_DEDUP + terminated(f"{tenant}/{topic}".encode()) + hashed_id.encode()
 
 
 def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:

@@ -29,6 +29,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Outgoing
+from penstock.storage.dedup_scope import is_partitioned, stored_id
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
 from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
@@ -40,7 +41,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
-from penstock.storage.keyvalue.waiting_keys import WaitingKeys
+from penstock.storage.keyvalue.waiting_keys import Replacement, WaitingKeys
 from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy, check_topics
 
@@ -50,24 +51,13 @@ __all__ = ["Plan"]
 _RETRY_AFTER_MS: Final = 1000
 
 
-class _Replacement:
-    """A keyed message that replaces a waiting one."""
-
-    __slots__ = ("kept", "left")
-
-    def __init__(self, kept: list[Queue], left: list[Queue]) -> None:
-        #: The queues where it is replaced in place, and those that it leaves.
-        self.kept = kept
-        self.left = left
-
-
 #: Queues that planning a whole step of keyed messages may visit for each: some milliseconds.
 _QUEUES_A_STEP: Final = 100
 #: Deliveries per step that are counted against ``max_depth``.
 _COUNTED_A_STEP: Final = 2_000
 #: An append: the message with its metadata, the queues that it joins, and what it replaces. A
 #: tuple, because creating one object per message was a tenth of the cost of a publish.
-_Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
+_Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], Replacement | None]
 _queues_of: Final = itemgetter(2)
 
 
@@ -207,7 +197,8 @@ class Plan:
         for new in messages:
             if copied:
                 self._position += 1
-            if new.id is not None and self._is_duplicate(topic, new.id, policy):
+            stored = None if new.id is None else stored_id(policy, new)
+            if stored is not None and self._is_duplicate(topic, stored, policy):
                 continue
             payload = new.payload
             deliver_at = new.deliver_at
@@ -251,8 +242,8 @@ class Plan:
                 item = (new, (message, encode_metadata(message)), queues, None)
             append(item)
             reply(Published(message.id, message.offset, False, replaced, count + len(queues)))
-            if new.id is not None and policy.dedup_window_ms:
-                self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
+            if stored is not None and policy.dedup_window_ms:
+                self._ids[topic, stored] = FirstPublish(message.id, message.offset, now)
         return int(offset)
 
     def _copied_headers(self) -> dict[str, HeaderValue]:
@@ -309,7 +300,9 @@ class Plan:
     def _is_duplicate(self, topic: str, idempotency_id: str, policy: TopicPolicy) -> bool:
         first = self._ids.get((topic, idempotency_id))
         if first is None:
-            first = self._core.dedup.find(self._tenant.name, topic, idempotency_id)
+            first = self._core.dedup.find(
+                self._tenant.name, topic, idempotency_id, partitioned=is_partitioned(policy)
+            )
             if first is None or first.at + policy.dedup_window_ms <= self._now:
                 return False
         self._replies.append(
@@ -354,7 +347,7 @@ class Plan:
         ]
         self._deliveries += len(kept)
         keeping = frozenset(kept)
-        change = _Replacement(kept, [queue for queue in before if queue not in keeping])
+        change = Replacement(kept, [queue for queue in before if queue not in keeping])
         joining = tuple(queue for queue in matching if queue not in waiting)
         if not kept and not joining and new.auto_create:
             joining = self._created_for(message)
@@ -457,11 +450,13 @@ class Plan:
         found = False
         for (topic, idempotency_id), first in ids:
             found = True
-            window_ms = self._tenant.topic(topic).dedup_window_ms
-            self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
+            policy = self._tenant.topic(topic)
+            named = (self._tenant.name, topic, idempotency_id)
+            window_ms, partitioned = policy.dedup_window_ms, is_partitioned(policy)
+            self._core.dedup.remember(*named, first, window_ms, partitioned=partitioned)
         return found
 
-    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> Iterator[None]:
+    def _replace(self, message: Message, metadata: bytes, change: Replacement) -> Iterator[None]:
         self._core.log.replaced(message.id, message.offset)
         for position, queue in enumerate(change.left, 1):
             if not position % self._step:

@@ -11,6 +11,7 @@ from penstock.storage.keyvalue.encoding import seal, unseal
 
 __all__ = ["decode_topic", "encode_topic"]
 
+_DEFAULT = TopicPolicy()
 _decoder = msgspec.msgpack.Decoder(TopicPolicy)
 
 
@@ -19,6 +20,8 @@ def encode_topic(policy: TopicPolicy) -> bytes:
     fields = asdict(policy)
     if not policy.queue_defaults:
         del fields["queue_defaults"]
+    if policy.dedup_scope == _DEFAULT.dedup_scope:
+        del fields["dedup_scope"]  # As before the field existed.
     return seal(msgspec.msgpack.encode(fields))
 
 

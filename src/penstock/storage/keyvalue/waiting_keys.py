@@ -22,7 +22,18 @@ from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["WaitingKeys"]
+__all__ = ["Replacement", "WaitingKeys"]
+
+
+class Replacement:
+    """A keyed message that replaces a waiting one."""
+
+    __slots__ = ("kept", "left")
+
+    def __init__(self, kept: list[Queue], left: list[Queue]) -> None:
+        #: The queues where it is replaced in place, and those that it leaves.
+        self.kept = kept
+        self.left = left
 
 
 class WaitingKeys:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
+from penstock.storage.dedup_scope import is_partitioned, stored_id
 from penstock.storage.repetition import REPEAT_WINDOW_MS
 from penstock.storage.sql.append import Entry, Planned, Twin, published
 from penstock.storage.sql.catalog import Tenant
@@ -22,11 +23,15 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import RetryTransaction, Session
 from penstock.storage.sql.work import Work
 
-__all__ = ["Ids", "find_batch"]
+__all__ = ["TOPIC_KINDS", "Ids", "find_batch"]
 
 _MESSAGE: Final = 0
 _BATCH: Final = 1
 _SETTLE: Final = 2
+#: Ids that are unique per partition (``storage.dedup_scope``).
+_PARTITION_MESSAGE: Final = 3
+#: The kinds of ids that a topic's dedup window applies to.
+TOPIC_KINDS: Final = (_MESSAGE, _BATCH, _PARTITION_MESSAGE)
 
 _encode_reply: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
@@ -100,15 +105,22 @@ class Ids:
 
     async def read(self, outgoing: Sequence[Outgoing]) -> None:
         """Look up and lock the ids of these messages."""
-        wanted = {
-            (one.topic, new.id): window_ms
-            for one in outgoing
-            if (window_ms := self._window(one.topic)) > 0
-            for new in one.messages
-            if new.id is not None
-        }
-        for topic, text, at, message, entry, _ in await self._claim(_MESSAGE, wanted):
-            self.found[topic, text] = _Seen(at, message, entry)
+        wanted: dict[int, dict[tuple[str, str], int]] = {}
+        for one in outgoing:
+            policy = self.work.tenant.topic(one.topic)
+            if policy.dedup_window_ms:
+                named = wanted.setdefault(self._kind(one.topic), {})
+                for new in one.messages:
+                    if new.id is not None:
+                        named[one.topic, stored_id(policy, new)] = policy.dedup_window_ms
+        for kind, named in sorted(wanted.items()):
+            for topic, text, at, message, entry, _ in await self._claim(kind, named):
+                self.found[topic, text] = _Seen(at, message, entry)
+
+    def _kind(self, topic: str) -> int:
+        """How the ids of the topic's messages are recorded."""
+        partitioned = is_partitioned(self.work.tenant.topic(topic))
+        return _PARTITION_MESSAGE if partitioned else _MESSAGE
 
     async def read_batches(self, wanted: Sequence[tuple[str, str | None, int | None]]) -> None:
         """Look up and lock batch ids; each may have its own window."""
@@ -214,7 +226,7 @@ class Ids:
         rows: list[tuple[object, ...]] = [
             (
                 tenant,
-                _MESSAGE,
+                self._kind(topic),
                 topic,
                 text.encode(),
                 now,
@@ -235,7 +247,7 @@ class Ids:
         if rows:
             await work.session.write("put_ids", rows)
             work.records += len(rows)
-        kept_ids = {(_MESSAGE, *key) for key in self.kept}
+        kept_ids = {(self._kind(topic), topic, text) for topic, text in self.kept}
         kept_ids |= {(_BATCH, *key) for key in self._kept_batches}
         for kind, topic, text in sorted(self._new - kept_ids):
             await work.session.run(

@@ -27,6 +27,7 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.model.queue import auto_created_policy
+from penstock.storage.dedup_scope import stored_id
 from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.sql.append import (
     Appending,
@@ -293,8 +294,9 @@ class Publishing:
             for new in one.messages:
                 if slices and current.is_over:
                     await current.next()
-                if new.id is not None:
-                    seen = ids.seen(one.topic, new.id, policy.dedup_window_ms)
+                stored = None if new.id is None else stored_id(policy, new)
+                if stored is not None:
+                    seen = ids.seen(one.topic, stored, policy.dedup_window_ms)
                     if seen is not None:
                         replies.append(seen)
                         continue
@@ -326,8 +328,8 @@ class Publishing:
                 check_fan_out(limits, messages, made)
                 items.append(entry)
                 replies.append(entry)
-                if new.id is not None and policy.dedup_window_ms > 0:
-                    ids.keep(one.topic, new.id, entry, policy.dedup_window_ms)
+                if stored is not None and policy.dedup_window_ms > 0:
+                    ids.keep(one.topic, stored, entry, policy.dedup_window_ms)
         self._check_depths(added)
         ids.accept()
         keys.accept()

@@ -27,6 +27,7 @@ from penstock.storage.sql import compaction
 from penstock.storage.sql.catalog import Queue, encode_policy
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import LIVE, Phase, message_id, segment_of
+from penstock.storage.sql.ids import TOPIC_KINDS
 from penstock.storage.sql.route import route
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
@@ -309,7 +310,7 @@ async def _date_ids(work: Work, topic: str, policy: TopicPolicy) -> None:
     """Adjust the expiry of the topic's ids to its new dedup window (P4)."""
     if policy.dedup_window_ms == work.tenant.topic(topic).dedup_window_ms:
         return
-    for kind in (0, 1):
+    for kind in TOPIC_KINDS:
         await work.session.run(
             "date_ids",
             tenant=work.tenant.number,

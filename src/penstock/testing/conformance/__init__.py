@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
             "claim",
             "concurrency",
             "dead_letter",
+            "dedup_scope",
             "default_policies",
             "documents",
             "harness",
@@ -83,6 +84,7 @@ from penstock.testing.conformance.dead_letter import (
     TestDeadLetterQueue,
     TestNoDeadLetters,
 )
+from penstock.testing.conformance.dedup_scope import TestDedupScope
 from penstock.testing.conformance.default_policies import TestDefaultPolicies
 from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.find import TestFind
@@ -149,6 +151,7 @@ __all__ = [
     "TestConcurrency",
     "TestDeadLetter",
     "TestDeadLetterQueue",
+    "TestDedupScope",
     "TestDefaultPolicies",
     "TestDeliveryRetention",
     "TestDepth",

@@ -194,12 +194,13 @@ def _retain_deliveries(store: Store, queue: Queue, now: int, tally: Tally) -> No
 
 
 def _forget_ids(store: Store, now: int, tally: Tally) -> None:
-    for (tenant, topic, idempotency_id), (at, _, _) in list(store.ids.items()):
+    for known, (at, _, _) in list(store.ids.items()):
+        tenant, topic = known[:2]
         policy = store.topics.get((tenant, topic), TopicPolicy())
         if at + policy.dedup_window_ms <= now:
             if not tally.may_go_on():
                 return
-            del store.ids[(tenant, topic, idempotency_id)]
+            del store.ids[known]
             tally.ids_forgotten += 1
 
 

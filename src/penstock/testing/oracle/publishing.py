@@ -141,7 +141,7 @@ class _Batch:
     def publish(self, topic: str, new: NewMessage) -> Published:
         policy = self.store.topics.get((self.tenant, topic), TopicPolicy())
         if new.id is not None:
-            seen = self.store.ids.get((self.tenant, topic, new.id))
+            seen = self.store.ids.get((self.tenant, topic, _scope(policy, new), new.id))
             if seen is not None and seen[0] + policy.dedup_window_ms > self.now:
                 return Published(id=seen[1], offset=seen[2], duplicate=True)
         expires_at = new.expires_at
@@ -157,7 +157,7 @@ class _Batch:
         self.made += has
         if new.id is not None and policy.dedup_window_ms > 0:
             seen_now = (self.now, published.id, published.offset)
-            self.store.ids[(self.tenant, topic, new.id)] = seen_now
+            self.store.ids[(self.tenant, topic, _scope(policy, new), new.id)] = seen_now
         return published
 
     def _open_message(self, topic: str, key: str | None) -> Message | None:
@@ -272,6 +272,11 @@ class _Batch:
             self.store.keys[key] = message.id
         else:
             self.store.keys.pop(key, None)
+
+
+def _scope(policy: TopicPolicy, new: NewMessage) -> str | None:
+    """The partition in which the message's id is unique; None: the whole topic."""
+    return None if policy.dedup_scope == "topic" else new.partition_key or ""
 
 
 def _takes(queue: Queue, message: Message) -> bool:

@@ -20,7 +20,7 @@ from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.model.states import LIVE, State
 
-__all__ = ["Batch", "Entry", "Held", "Id", "Owner", "Queue", "Store", "Tally"]
+__all__ = ["Batch", "Entry", "Held", "Id", "Owner", "PartitionId", "Queue", "Store", "Tally"]
 
 
 @dataclass(slots=True)
@@ -128,6 +128,8 @@ class Queue:
 
 #: (tenant, topic, idempotency id or key).
 Id = tuple[str, str, str]
+#: Tenant, topic, partition (None: any) and idempotency id.
+PartitionId = tuple[str, str, str | None, str]
 
 
 class Batch(NamedTuple):
@@ -159,7 +161,7 @@ class Store:
     """The newest entry of every message."""
     queues: dict[tuple[str, str], Queue] = field(default_factory=dict)
     topics: dict[tuple[str, str], TopicPolicy] = field(default_factory=dict)
-    ids: dict[Id, tuple[int, MessageId, Offset]] = field(default_factory=dict)
+    ids: dict[PartitionId, tuple[int, MessageId, Offset]] = field(default_factory=dict)
     """Idempotency id to time, message and entry (P4)."""
     batches: dict[Id, Batch] = field(default_factory=dict)
     """Batch id to the batch and its reply (P4)."""

@@ -94,6 +94,7 @@ async def create_first_queues(server: Broker) -> None:
     for tenant, names in _FIRST.items():
         broker = server.for_tenant(tenant)
         await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=_DURABLE_TOPIC_MS))
+        await broker.put_topic("bills", TopicPolicy(dedup_scope="partition_key"))
         for name in names:
             policy = FIXED.get(name) or POLICIES[name]
             fields = {field: getattr(policy, field) for field in policy.__struct_fields__}

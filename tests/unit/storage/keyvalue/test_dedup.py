@@ -6,8 +6,10 @@ import pytest
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Ack, Outcome, Receipt, Verdict
-from penstock.model.message import MessageId, Offset, Published
+from penstock.model.message import MessageId, NewMessage, Offset, Published
+from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
+from penstock.storage.dedup_scope import stored_id
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.dedup import Dedup, FirstPublish
 from penstock.storage.keyvalue.encoding import seal
@@ -63,6 +65,21 @@ def test_golden_records(stage: Stage) -> None:
         key: seal(value),
         slot_key: seal(bytes.fromhex("0100 0f000000") + key),
     }
+
+
+def test_golden_record_of_an_id_in_a_partition(stage: Stage) -> None:
+    """The example of docs/formats.md."""
+    policy = TopicPolicy(dedup_scope="partition_key")
+    stored = stored_id(policy, NewMessage(b"", id="id1", partition_key="p"))
+    first = FirstPublish(5, 6, 61_000)
+    Dedup(stage).remember("t", "orders", stored, first, HOUR, partitioned=True)
+    key = bytes.fromhex("01071b 742f6f726465727300") + (
+        b"072fb7c2fb8755882812d5a6d50dbe08eee14da88b5839291afaaa3dbd61c6f5"
+    )
+    value = bytes.fromhex("0500000000000000 0600000000000000 48ee000000000000")
+    assert stage.get(key) == seal(value)
+    assert Dedup(stage).find("t", "orders", stored, partitioned=True) == first
+    assert Dedup(stage).find("t", "orders", stored) is None
 
 
 def test_golden_records_of_batches(stage: Stage) -> None:

@@ -11,6 +11,7 @@ from penstock.testing.laws import law
 POLICIES = [
     TopicPolicy(),
     TopicPolicy(default_ttl_ms=1, dedup_window_ms=0),
+    TopicPolicy(dedup_scope="partition_key"),
     TopicPolicy(schema_type="json-schema", schema='{"type": "object"}'),
 ]
 
