@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 
 from penstock.model.delivery import (
     CancelReply,
+    ClaimOrder,
     Delivery,
     Event,
     FoundMessages,
@@ -197,14 +198,19 @@ class QueueApi(Protocol):
 
     async def claim(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
         wait_ms: int = 0,
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
-        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
+
+        Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
+        ``fair`` gives every queue its turn.
+        """
         ...
 
     def consume(

@@ -158,6 +158,7 @@ def traced_claim(verb: F) -> F:
             # Made afterwards: a consumer that waits for messages would fill the trace with
             # claims that found nothing.
             queue = _argument(args, kwargs, "queue")
+            queue = ",".join(queue) if isinstance(queue, list | tuple) else queue
             attributes = _attributes("receive", "claim", queue)
             attributes["messaging.batch.message_count"] = len(deliveries)
             _tracer().start_span(

@@ -14,15 +14,23 @@ rest of it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from penstock.api import ANONYMOUS
+from penstock.broker.claim_queues import (
+    FairTurns,
+    check_claim_order,
+    check_claim_queues,
+    claim_round,
+)
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.broker.wait_lists import QueueWaitList
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import PenstockError
 from penstock.model.bucket import Bucket
-from penstock.model.delivery import Delivery, Ownership, Release
+from penstock.model.delivery import ClaimOrder, Delivery, Ownership, Release
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
@@ -42,24 +50,44 @@ class Claiming(Scope):
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
         self._throttles: dict[str, Throttle] = {}
+        self._fair_turns = FairTurns()
 
     @traced_claim
     async def claim(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
         wait_ms: int = 0,
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
-        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
-        check_queue_name(queue)
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
+
+        Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
+        ``fair`` gives every queue its turn.
+        """
+        if order != "given":
+            check_claim_order(order)
+        if isinstance(queue, list | tuple):
+            names = check_claim_queues(queue)
+            check_name(consumer, "consumer")
+            check_claim(limit, lease_ms)
+            check_wait(wait_ms)
+            return await self._claim_queues(names, order, limit, consumer, lease_ms, wait_ms)
+        name = check_queue_name(queue)
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
         if type(wait_ms) is not int or wait_ms:
             check_wait(wait_ms)
-            return await self._claim_waiting(queue, limit, consumer, lease_ms, wait_ms)
+            return await self._claim_waiting(name, limit, consumer, lease_ms, wait_ms)
+        return await self._claim_now(name, limit, consumer, lease_ms)
+
+    async def _claim_now(
+        self, queue: str, limit: int, consumer: str, lease_ms: int | None
+    ) -> list[Delivery]:
+        """Claim without waiting, within the throughput limit."""
         throttle = await self._throttle(queue)
         allowed = limit if throttle.is_unlimited else throttle.take(limit, self._clock.now())
         if not allowed:
@@ -84,6 +112,82 @@ class Claiming(Scope):
         """Release the consumer's partitions immediately."""
         check_queue_name(queue)
         await self._engine.leave(self.tenant, queue, check_name(consumer, "consumer"))
+
+    # -- several queues ----------------------------------------------------------------
+
+    async def _claim_queues(
+        self,
+        names: tuple[str, ...],
+        order: ClaimOrder,
+        limit: int,
+        consumer: str,
+        lease_ms: int | None,
+        wait_ms: int,
+    ) -> list[Delivery]:
+        for name in names:
+            await self._engine.get_queue(self.tenant, name)  # Raises if there is none.
+        queues = self._fair_turns.rotated(names) if order == "fair" else names
+        granted: list[Delivery] = []
+
+        async def claim_one(queue: str, most: int) -> list[Delivery]:
+            found = await self._claim_now(queue, most, consumer, lease_ms)
+            granted.extend(found)
+            return found
+
+        try:
+            found = await claim_round(queues, limit, order, claim_one)
+        except asyncio.CancelledError:
+            self._waiting.finish(self._release(granted))
+            raise
+        if found or not wait_ms:
+            return found
+        return await self._wait_for_any(queues, limit, consumer, lease_ms, wait_ms)
+
+    async def _wait_for_any(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        consumer: str,
+        lease_ms: int | None,
+        wait_ms: int,
+    ) -> list[Delivery]:
+        """Wait in the lines of all queues until one grants something; they claim one at a time."""
+        deadline = self._clock.now() + wait_ms
+        claiming = asyncio.Lock()
+        granted: list[Delivery] = []
+
+        async def wait_in_line(queue: str) -> None:
+            with self._waiting.for_deliveries(self.tenant, queue) as place:
+                line = place.line
+
+                async def look() -> bool:
+                    async with claiming:
+                        if not granted:
+                            granted.extend(await self._look(line, queue, limit, consumer, lease_ms))
+                        return bool(granted)
+
+                await place.first(look, deadline)
+                if len(granted) == limit and granted[0].queue == queue and not line.quiet:
+                    line.wake(2)  # As in ``_claim_waiting``.
+
+        waits = [asyncio.ensure_future(wait_in_line(queue)) for queue in queues]
+        try:
+            ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await _cancelled(waits)
+        except asyncio.CancelledError:
+            self._waiting.finish(self._abandon(waits, granted))
+            raise
+        if not granted:
+            for wait in ended:
+                wait.result()  # Raises the error of a queue.
+        return granted
+
+    async def _abandon(
+        self, waits: Sequence[asyncio.Future[None]], granted: list[Delivery]
+    ) -> None:
+        """End the waits of a cancelled claim, and release what they were granted."""
+        await _cancelled(waits)
+        await self._release(granted)
 
     # -- waiting -----------------------------------------------------------------------
 
@@ -120,7 +224,7 @@ class Claiming(Scope):
             deliveries = await asyncio.shield(claiming)
             given = len(deliveries)
         except asyncio.CancelledError:
-            self._waiting.finish(self._hand_back(claiming, queue))
+            self._waiting.finish(self._hand_back(claiming))
             raise
         finally:
             if not throttle.is_unlimited:
@@ -139,17 +243,24 @@ class Claiming(Scope):
         finally:
             shares.leave(self.tenant, limit)
 
-    async def _hand_back(self, claiming: asyncio.Future[list[Delivery]], queue: str) -> None:
+    async def _hand_back(self, claiming: asyncio.Future[list[Delivery]]) -> None:
         """Release the deliveries of a cancelled claim."""
         try:
             deliveries = await claiming
-            if deliveries:
-                releases = [Release(delivery.receipt) for delivery in deliveries]
-                await self._engine.settle(self.tenant, queue, releases)
         except PenstockError:
-            # The queue or the store is gone, or the store cannot commit. Nothing is lost: the
+            return  # Nothing was granted.
+        await self._release(deliveries)
+
+    async def _release(self, deliveries: Sequence[Delivery]) -> None:
+        """Release deliveries that a cancelled caller will never learn of."""
+        by_queue: dict[str, list[Release]] = {}
+        for delivery in deliveries:
+            by_queue.setdefault(delivery.queue, []).append(Release(delivery.receipt))
+        for queue, releases in by_queue.items():
+            # The queue or the store may be gone, or the store cannot commit. Nothing is lost: the
             # leases lapse.
-            return
+            with suppress(PenstockError):
+                await self._engine.settle(self.tenant, queue, releases)
 
     async def _throttle(self, queue: str) -> Throttle:
         now = self._clock.now()
@@ -164,6 +275,13 @@ class Claiming(Scope):
             throttle.remember(limit, now)
             throttle.ordered = info.policy.ordering is Ordering.PARTITION
         return throttle
+
+
+async def _cancelled(waits: Sequence[asyncio.Future[None]]) -> None:
+    """Cancel the waits and wait until they have ended."""
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
 
 
 def check_claim(limit: object, lease_ms: object) -> None:

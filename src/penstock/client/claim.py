@@ -6,19 +6,21 @@ first attempt stay leased until their leases lapse (C5), and that grant counts a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_claim, check_wait
+from penstock.broker.claim_queues import check_claim_order, check_claim_queues
 from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
-from penstock.model.delivery import Delivery, Ownership
+from penstock.model.delivery import ClaimOrder, Delivery, Ownership
 from penstock.model.limits import check_name, check_queue_name
 from penstock.tracing import traced_claim
-from penstock.wire.bodies import ClaimBody, ClaimReply, JoinBody
+from penstock.wire.bodies import ClaimBody, ClaimQueuesBody, ClaimReply, JoinBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 
 __all__ = ["Claiming"]
@@ -33,22 +35,34 @@ class Claiming(Scope):
     @traced_claim
     async def claim(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
         wait_ms: int = 0,
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
-        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
-        check_queue_name(queue)
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
+
+        Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
+        ``fair`` gives every queue its turn.
+        """
+        check_claim_order(order)
+        names = check_claim_queues(queue) if isinstance(queue, list | tuple) else None
+        path = "/v1/claims" if names else f"/v1/queues/{check_queue_name(queue)}/claims"
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
         check_wait(wait_ms)
+        body = (
+            ClaimQueuesBody(names, order, limit, lease_ms, wait_ms, consumer)
+            if names
+            else ClaimBody(limit, lease_ms, wait_ms, consumer)
+        )
         request = Request(
             "POST",
-            self._target(f"/v1/queues/{queue}/claims"),
-            encode_msgpack(ClaimBody(limit, lease_ms, wait_ms, consumer)),
+            self._target(path),
+            encode_msgpack(body),
             MSGPACK,
             timeout_ms=wait_ms,
             waits=wait_ms > 0,

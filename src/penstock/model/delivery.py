@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NewType, TypeAlias
+from typing import Literal, NewType, TypeAlias
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ __all__ = [
     "Ack",
     "Attempt",
     "CancelReply",
+    "ClaimOrder",
     "Delivery",
     "Event",
     "Extend",
@@ -45,6 +46,11 @@ __all__ = [
 
 #: The fencing token of one claim: opaque, compared whole, never reused (C1, S1).
 Receipt = NewType("Receipt", str)
+
+
+#: How a claim of several queues uses them: ``given`` exhausts each queue before the next, ``fair``
+#: gives every queue its turn.
+ClaimOrder: TypeAlias = Literal["given", "fair"]
 
 
 class Delivery(Struct, frozen=True, gc=False, omit_defaults=True):

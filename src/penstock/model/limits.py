@@ -25,6 +25,7 @@ __all__ = [
     "MAX_BUCKET_EXPONENT",
     "MAX_CLAIM",
     "MAX_CLAIM_BYTES",
+    "MAX_CLAIM_QUEUES",
     "MAX_ERROR_BYTES",
     "MAX_EVENT_ERROR_CHARS",
     "MAX_FILTER_BYTES",
@@ -68,6 +69,8 @@ MAX_CLAIM: Final = 1_000
 #: Payloads that one claim reads, unless one alone is larger: some milliseconds. A claim that has
 #: more before it hands out fewer deliveries than it was asked for.
 MAX_CLAIM_BYTES: Final = 4 * 1024 * 1024
+#: A waiting claim has a waiter in the line of each of its queues, and polls them all.
+MAX_CLAIM_QUEUES: Final = 100
 #: An assignment is one commit, and other calls wait while it is made.
 MAX_ASSIGN: Final = 100_000
 #: A page of results; a reader continues with the cursor.

@@ -11,6 +11,7 @@ from typing import Unpack
 from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 from penstock.model.delivery import (
     CancelReply,
+    ClaimOrder,
     Delivery,
     Event,
     FoundMessages,
@@ -210,14 +211,19 @@ class SyncVerbs(BlockingVerbs):
 
     def claim(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
         wait_ms: int = 0,
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
-        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
+
+        Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
+        ``fair`` gives every queue its turn.
+        """
         return self._run(
             self._verbs.claim,
             queue,
@@ -225,6 +231,7 @@ class SyncVerbs(BlockingVerbs):
             consumer=consumer,
             lease_ms=lease_ms,
             wait_ms=wait_ms,
+            order=order,
         )
 
     def consume(

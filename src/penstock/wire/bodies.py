@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
-from penstock.model.delivery import Delivery, Event, ReplaySource, Result, Settlement
+from penstock.model.delivery import ClaimOrder, Delivery, Event, ReplaySource, Result, Settlement
 from penstock.model.identity import StoreIdentity
 from penstock.model.message import (
     Durability,
@@ -29,6 +29,7 @@ __all__ = [
     "AssignBody",
     "BeginWriteBody",
     "ClaimBody",
+    "ClaimQueuesBody",
     "ClaimReply",
     "DryRunReply",
     "EventList",
@@ -65,6 +66,17 @@ class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
 class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
     """How many deliveries, for how long, for which consumer, and how long to wait."""
 
+    limit: int = 1
+    lease_ms: int | None = None
+    wait_ms: int = 0
+    consumer: str = ANONYMOUS
+
+
+class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A claim of several queues: in the given order, or fairly."""
+
+    queues: tuple[str, ...]
+    order: ClaimOrder = "given"
     limit: int = 1
     lease_ms: int | None = None
     wait_ms: int = 0

@@ -160,6 +160,7 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.settle("jobs", raised)
     yield await tried(q.settle("jobs", [penstock.Retry("later")]))
     yield await q.claim("jobs", limit=1, wait_ms=0)
+    yield await q.claim(["jobs", "jobs.dlq"], limit=1, order="fair")
     yield await q.stats("jobs")
     yield await q.stats("jobs.dlq")
     dead = await q.claim("jobs.dlq", limit=9)
@@ -321,6 +322,10 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
         bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
         bad.publish_batch("t", [NewMessage(b"x")] * 4),
+        bad.claim(["t", "t"]),
+        bad.claim([]),
+        bad.claim(["t", "missing"]),
+        bad.claim("t", order="random"),
         bad.claim("none"),
         bad.claim("jobs", limit=0),
         bad.claim("jobs", limit=1_001),

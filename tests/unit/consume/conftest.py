@@ -12,7 +12,7 @@ import pytest
 from penstock import Broker, BrokerOptions, EngineOptions, PenstockError
 from penstock.api import ANONYMOUS
 from penstock.consume import Consumption
-from penstock.model.delivery import Delivery, Extend, Settlement, SettleReply
+from penstock.model.delivery import ClaimOrder, Delivery, Extend, Settlement, SettleReply
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Engine
@@ -85,19 +85,21 @@ class Spy(Broker):
 
     async def claim(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
         wait_ms: int = 0,
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
         self._fail("claim")
         self.claims.append(limit)
         deliveries = await super().claim(
-            queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms
+            queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms, order=order
         )
         self.claimed += deliveries
+        assert isinstance(queue, str)
         in_flight = (await self.stats(queue)).in_flight
         self.most_in_flight = max(self.most_in_flight, in_flight)
         return deliveries

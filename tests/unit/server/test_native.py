@@ -455,3 +455,31 @@ async def test_nack_over_http_counts_and_delays(door):
         "state": "delayed",
         "until": door.clock.now() + 700,
     }
+
+
+async def test_a_claim_of_several_queues(door):
+    for name in ("a", "b"):
+        await door.call("PUT", f"/v1/queues/{name}", {"filter": f"topic = '{name}'"})
+        await door.call("POST", f"/v1/topics/{name}/messages", name)
+    reply = await door.call("POST", "/v1/claims", {"queues": ["b", "a"], "limit": 9})
+    assert [one["queue"] for one in reply.json()["deliveries"]] == ["b", "a"]
+    reply = await door.call("POST", "/v1/claims", {"queues": ["a", "b"], "order": "fair"})
+    assert reply.json() == {"deliveries": []}
+
+
+@law("E1")
+@pytest.mark.parametrize(
+    "body, status, field",
+    [
+        ({"queues": []}, 400, "queues"),
+        ({"queues": ["a", "a"]}, 400, "queues"),
+        ({"queues": ["a"], "order": "random"}, 400, None),
+        ({}, 400, None),
+        ({"queues": ["missing", "b"]}, 404, None),
+    ],
+)
+async def test_a_bad_claim_of_several_queues(door, body, status, field):
+    reply = await door.call("POST", "/v1/claims", body)
+    assert reply.status == status
+    if field is not None:
+        assert reply.json()["field"] == field

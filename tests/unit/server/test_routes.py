@@ -147,6 +147,18 @@ async def test_publishing_with_a_settlement_needs_the_topics_grant_too(guarded):
     assert (await guarded.broker.stats("orders")).in_flight == 1
 
 
+async def test_a_claim_of_several_queues_needs_the_grant_on_each(guarded):
+    await guarded.broker.create_queue("secret")
+    made = await guarded.keys.create("default", ["consume:orders"])
+    headers = {"authorization": f"Bearer {made.key}"}
+    body = {"queues": ["orders", "secret"], "limit": 2}
+    reply = await guarded.call("POST", "/v1/claims", body, headers)
+    assert reply.status == 403
+    assert (await guarded.broker.stats("orders")).in_flight == 0
+    reply = await guarded.call("POST", "/v1/claims", {"queues": ["orders"]}, headers)
+    assert [one["queue"] for one in reply.json()["deliveries"]] == ["orders"]
+
+
 async def test_a_revoked_key_is_refused_at_once(guarded):
     made = await guarded.keys.create("default", ["admin:*"])
     headers = {"authorization": f"Bearer {made.key}"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from penstock.broker.claim_queues import check_claim_queues
 from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownQueue
 from penstock.model.delivery import Delivery, Release
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body, Disconnected
-from penstock.server.routing import Empty, Need, Route
-from penstock.wire.bodies import ClaimBody, ClaimReply
+from penstock.server.routing import ANY_NAME, Empty, Need, Route
+from penstock.wire.bodies import ClaimBody, ClaimQueuesBody, ClaimReply
 from penstock.wire.codecs import JSON
 from penstock.wire.payloads import JsonClaimReply
 
@@ -21,14 +23,25 @@ MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 
 
 async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noqa: ARG001
-    """Lease deliveries."""
+    """Lease deliveries of one queue."""
+    return await _claim(call, body)
+
+
+async def claim_queues(call: Call, query: Empty, body: ClaimQueuesBody) -> ClaimReply:  # noqa: ARG001
+    """Lease deliveries of several queues."""
+    for name in check_claim_queues(body.queues):
+        call.check("consume", name)
+    return await _claim(call, body)
+
+
+async def _claim(call: Call, body: ClaimBody | ClaimQueuesBody) -> ClaimReply:
     check_wait(body.wait_ms)
     deliveries = await claim_within_bounds(call, body, 0)
     if not deliveries and body.wait_ms:
         deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
         if call.has_left and deliveries:
             # The claim succeeded in the same loop iteration in which the caller disconnected.
-            await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
+            await _release(call, deliveries)
             raise Disconnected
         call.end()
     if deliveries:
@@ -36,11 +49,15 @@ async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noq
     return ClaimReply(deliveries)
 
 
-async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list[Delivery]:
+async def claim_within_bounds(
+    call: Call, body: ClaimBody | ClaimQueuesBody, wait_ms: int
+) -> list[Delivery]:
     """Claim deliveries that fit one reply, and charge them to the memory budget."""
     call.hold.check()
+    several = body if isinstance(body, ClaimQueuesBody) else None
     deliveries = await call.broker.claim(
-        call.name,
+        call.name if several is None else several.queues,
+        order="given" if several is None else several.order,
         limit=body.limit,
         consumer=body.consumer,
         lease_ms=body.lease_ms,
@@ -51,8 +68,7 @@ async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list
         for index, delivery in enumerate(deliveries):
             remaining -= len(delivery.payload)
             if remaining < 0 and index:
-                excess = [Release(item.receipt) for item in deliveries[index:]]
-                await call.broker.settle(call.name, excess)
+                await _release(call, deliveries[index:])
                 deliveries = deliveries[:index]
                 break
     if deliveries:
@@ -65,8 +81,16 @@ async def _hold(call: Call, deliveries: list[Delivery]) -> None:
         call.hold.take(sum(len(delivery.payload) for delivery in deliveries))
     except Busy:
         # The server cannot send them, so other consumers must be able to claim them.
-        await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
+        await _release(call, deliveries)
         raise
+
+
+async def _release(call: Call, deliveries: Sequence[Delivery]) -> None:
+    by_queue: dict[str, list[Release]] = {}
+    for delivery in deliveries:
+        by_queue.setdefault(delivery.queue, []).append(Release(delivery.receipt))
+    for queue, releases in by_queue.items():
+        await call.broker.settle(queue, releases)
 
 
 ROUTES: Final = (
@@ -79,6 +103,19 @@ ROUTES: Final = (
         handler=claim,
         query=Empty,
         body=Body(ClaimBody, required=False),
+        replies=((JSON, JsonClaimReply),),
+        errors=(BadInput, UnknownQueue, Busy),
+        tag="flow",
+    ),
+    Route(
+        method="POST",
+        path="/v1/claims",
+        verb="claim_queues",
+        summary="Lease deliveries of several queues, in the given order or fairly",
+        need=Need("consume", ANY_NAME),
+        handler=claim_queues,
+        query=Empty,
+        body=Body(ClaimQueuesBody),
         replies=((JSON, JsonClaimReply),),
         errors=(BadInput, UnknownQueue, Busy),
         tag="flow",
