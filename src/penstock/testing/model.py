@@ -431,11 +431,12 @@ class Oracle(Engine):
 
     async def find(self, tenant: str, topic: str, id: str) -> Message | None:
         store, now = self._open()
-        at, message_id, _ = store.ids.get((tenant, topic, id), (0, None, None))
+        # Ids that are unique per partition are not found.
+        seen = store.ids.get((tenant, topic, None, id))
         policy = store.topics.get((tenant, topic), TopicPolicy())
-        if message_id is None or at + policy.dedup_window_ms <= now:
+        if seen is None or seen[0] + policy.dedup_window_ms <= now:
             return None
-        newest = store.messages.get((tenant, message_id))
+        newest = store.messages.get((tenant, seen[1]))
         return None if newest is None else newest.message
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
