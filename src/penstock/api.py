@@ -31,6 +31,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.duration import Duration
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
@@ -158,9 +159,9 @@ class QueueApi(Protocol):
         partition_key: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         content_type: str | None = None,
-        delay_ms: int | None = None,
+        delay_ms: Duration | None = None,
         deliver_at: int | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
         max_attempts: int | None = None,
@@ -184,7 +185,7 @@ class QueueApi(Protocol):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
-        batch_ms: int | None = None,
+        batch_ms: Duration | None = None,
         auto_create: bool = True,
         connection: object | None = None,
     ) -> PublishReply:
@@ -202,8 +203,8 @@ class QueueApi(Protocol):
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
-        lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
@@ -219,7 +220,7 @@ class QueueApi(Protocol):
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
     ) -> AsyncIterator[Lease]:
         """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
         ...
@@ -234,12 +235,15 @@ class QueueApi(Protocol):
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         ...
 
-    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
+    async def ack(self, delivery: Delivery, result: object = None) -> Outcome:
+        """Mark as done; ``result`` is stored like a payload.
+
+        Raises ``StaleReceipt`` if the claim is no longer current.
+        """
         ...
 
     async def nack(
-        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: Duration | None = None
     ) -> Outcome:
         """Retry later, or fail when no attempts are left."""
         ...
@@ -248,14 +252,14 @@ class QueueApi(Protocol):
         """Fail immediately, without a retry."""
         ...
 
-    async def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+    async def release(self, delivery: Delivery, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
         """
         ...
 
-    async def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+    async def extend(self, delivery: Delivery, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
         ...
 
@@ -463,7 +467,7 @@ class QueueApi(Protocol):
         """A message, its payload, and its state in every queue."""
         ...
 
-    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+    async def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
         Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.

@@ -31,6 +31,7 @@ from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import PenstockError
 from penstock.model.bucket import Bucket
 from penstock.model.delivery import ClaimOrder, Delivery, Ownership, Release
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
@@ -59,8 +60,8 @@ class Claiming(Scope):
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
-        lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
@@ -70,16 +71,20 @@ class Claiming(Scope):
         """
         if order != "given":
             check_claim_order(order)
+        if lease_ms is not None:
+            lease_ms = to_ms(lease_ms)
         if isinstance(queue, list | tuple):
             names = check_claim_queues(queue)
             check_name(consumer, "consumer")
             check_claim(limit, lease_ms)
+            wait_ms = to_ms(wait_ms)
             check_wait(wait_ms)
             return await self._claim_queues(names, order, limit, consumer, lease_ms, wait_ms)
         name = check_queue_name(queue)
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
         if type(wait_ms) is not int or wait_ms:
+            wait_ms = to_ms(wait_ms)
             check_wait(wait_ms)
             return await self._claim_waiting(name, limit, consumer, lease_ms, wait_ms)
         return await self._claim_now(name, limit, consumer, lease_ms)

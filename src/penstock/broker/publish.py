@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.broker.publish_batcher import PublishBatcher
@@ -28,6 +27,7 @@ from penstock.errors import (
     TopicChanged,
     UnknownTopic,
 )
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
     MAX_ATTEMPTS,
@@ -50,6 +50,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.model.payload import plain_messages, to_payload
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 from penstock.tracing import traced_headers, traced_messages, traced_publish
@@ -59,7 +60,6 @@ __all__ = [
     "check_batch",
     "check_batch_id",
     "is_long",
-    "to_payload",
     "without_auto_create",
 ]
 
@@ -95,9 +95,9 @@ class Publishing(Scope):
         partition_key: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         content_type: str | None = None,
-        delay_ms: int | None = None,
+        delay_ms: Duration | None = None,
         deliver_at: int | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
         max_attempts: int | None = None,
@@ -121,8 +121,8 @@ class Publishing(Scope):
             natural_type if content_type is None else content_type,
             deliver_at,
             expires_at,
-            delay_ms,
-            ttl_ms,
+            None if delay_ms is None else to_ms(delay_ms),
+            None if ttl_ms is None else to_ms(ttl_ms),
             auto_create,
             max_attempts,
         )
@@ -150,7 +150,7 @@ class Publishing(Scope):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
-        batch_ms: int | None = None,
+        batch_ms: Duration | None = None,
         auto_create: bool = True,
         connection: object | None = None,
     ) -> PublishReply:
@@ -161,7 +161,7 @@ class Publishing(Scope):
         With a ``connection`` the batch is part of the transaction open there, as in ``publish``.
         """
         check_name(topic, "topic")
-        check_batch_id(batch_id, batch_ms)
+        batch_ms = check_batch_id(batch_id, batch_ms)
         messages = traced_messages(messages)
         if auto_create is not True:
             messages = without_auto_create(messages, auto_create)
@@ -246,7 +246,14 @@ class Publishing(Scope):
     ) -> Sequence[NewMessage]:
         if durability not in ("fsync", "os"):
             raise BadInput(f"durability is {durability!r}, not fsync or os.", field="durability")
-        has_relative_times = check_batch(messages, self._limits.payload_bytes)
+        try:
+            has_relative_times = check_batch(messages, self._limits.payload_bytes)
+        except BadInput:
+            # Other values than bytes and milliseconds are rare, so they are converted only here.
+            if not isinstance(messages, list | tuple):
+                raise
+            messages = plain_messages(messages)
+            has_relative_times = check_batch(messages, self._limits.payload_bytes)
         checked = _absolute(messages, self._clock.now()) if has_relative_times else messages
         if demand.checker is not None:
             check_payloads(demand.checker, topic, checked, first)
@@ -263,25 +270,9 @@ class Publishing(Scope):
         return demand
 
 
-def to_payload(value: object) -> tuple[bytes, str | None]:
-    """The bytes to store for ``value``, and their default content type.
-
-    Bytes are stored unchanged, text as UTF-8, anything else as JSON.
-    """
-    if isinstance(value, bytes):
-        return value, None
-    try:
-        if isinstance(value, bytearray | memoryview):
-            return bytes(value), None
-        if isinstance(value, str):
-            return value.encode(), "text/plain; charset=utf-8"
-        return msgspec.json.encode(value), "application/json"
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadInput(f"The payload cannot be stored: {error}.", field="payload") from error
-
-
-def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
-    """Refuse a malformed batch id, or a retention time that is out of bounds."""
+def check_batch_id(batch_id: str | None, batch_ms: Duration | None) -> int | None:
+    """``batch_ms`` in milliseconds. Refuses a malformed batch id, or a time out of bounds."""
+    batch_ms = to_ms(batch_ms)
     if batch_id is not None:
         check_text("batch_id", batch_id, least=1)
     if batch_ms is not None:
@@ -290,6 +281,7 @@ def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
             raise BadInput(
                 "batch_ms is how long to remember a batch_id; there is none.", field="batch_ms"
             )
+    return batch_ms
 
 
 def without_auto_create(

@@ -23,6 +23,7 @@ from penstock.model.delivery import (
     Result,
     Snapshot,
 )
+from penstock.model.duration import Duration, to_ms
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
@@ -145,10 +146,11 @@ class Reading(Bulk):
         """A message, its payload, and its state in every queue."""
         return await self._engine.message(self.tenant, to_message_id(message_id))
 
-    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+    async def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended."""
         check_queue_name(queue)
         wanted = to_message_id(message_id)
+        wait_ms = to_ms(wait_ms)
         check_wait(wait_ms)
         if not wait_ms:
             return await self._engine.result(self.tenant, queue, wanted)

@@ -18,6 +18,7 @@ from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.model.delivery import ClaimOrder, Delivery, Ownership
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_name, check_queue_name
 from penstock.tracing import traced_claim
 from penstock.wire.bodies import ClaimBody, ClaimQueuesBody, ClaimReply, JoinBody
@@ -39,8 +40,8 @@ class Claiming(Scope):
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
-        lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
@@ -52,6 +53,7 @@ class Claiming(Scope):
         names = check_claim_queues(queue) if isinstance(queue, list | tuple) else None
         path = "/v1/claims" if names else f"/v1/queues/{check_queue_name(queue)}/claims"
         check_name(consumer, "consumer")
+        lease_ms, wait_ms = to_ms(lease_ms), to_ms(wait_ms)
         check_claim(limit, lease_ms)
         check_wait(wait_ms)
         body = (

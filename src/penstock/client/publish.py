@@ -8,12 +8,13 @@ its first answer again (P4), within the topic's dedup window. The caller does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.publish import check_batch, check_batch_id, to_payload, without_auto_create
+from penstock.broker.publish import check_batch, check_batch_id, without_auto_create
 from penstock.client.address import Address
 from penstock.client.call_batcher import CallBatcher
 from penstock.client.calling import Calls, read
@@ -22,6 +23,7 @@ from penstock.client.options import ClientOptions
 from penstock.client.scope import UNENCODABLE, Scope, encoded
 from penstock.client.transport import Request
 from penstock.errors import BadInput, BadReply
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAYLOAD_BYTES, check_name, shown
 from penstock.model.message import (
     NO_HEADERS,
@@ -31,6 +33,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.model.payload import plain_messages, to_payload
 from penstock.tracing import traced_headers, traced_messages, traced_publish
 from penstock.wire.bodies import PublishBody
 from penstock.wire.codecs import BATCH_MSGPACK, encode_msgpack
@@ -66,9 +69,9 @@ class Publishing(Scope):
         partition_key: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         content_type: str | None = None,
-        delay_ms: int | None = None,
+        delay_ms: Duration | None = None,
         deliver_at: int | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
         max_attempts: int | None = None,
@@ -93,8 +96,8 @@ class Publishing(Scope):
             natural_type if content_type is None else content_type,
             deliver_at,
             expires_at,
-            delay_ms,
-            ttl_ms,
+            None if delay_ms is None else to_ms(delay_ms),
+            None if ttl_ms is None else to_ms(ttl_ms),
             auto_create,
             max_attempts,
         )
@@ -108,7 +111,7 @@ class Publishing(Scope):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
-        batch_ms: int | None = None,
+        batch_ms: Duration | None = None,
         auto_create: bool = True,
         connection: object | None = None,
     ) -> PublishReply:
@@ -118,12 +121,12 @@ class Publishing(Scope):
         With ``auto_create=False`` no message of the batch creates a queue.
         """
         _refuse_connection(connection)
-        check_batch_id(batch_id, batch_ms)
+        kept_ms = check_batch_id(batch_id, batch_ms)
         _check(topic, durability)
-        check_shape(messages)
+        messages = check_shape(messages)
         if auto_create is not True:
             messages = without_auto_create(messages, auto_create)
-        return await self._publish(topic, traced_messages(messages), durability, batch_id, batch_ms)
+        return await self._publish(topic, traced_messages(messages), durability, batch_id, kept_ms)
 
     async def _publish_singles(
         self, kind: _Kind, messages: list[NewMessage]
@@ -166,12 +169,21 @@ class Publishing(Scope):
         return replace(reply, repeated=False) if reply.repeated else reply
 
 
-def check_shape(messages: Sequence[NewMessage]) -> None:
-    """Refuse a malformed batch before anything is done with its messages."""
+def check_shape(messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+    """The messages with bytes and milliseconds; refuses a malformed batch."""
     if not isinstance(messages, list | tuple) or not all(
         type(message) is NewMessage for message in messages
     ):
         check_batch(messages, MAX_PAYLOAD_BYTES)
+    return messages if all(map(_is_plain, messages)) else plain_messages(messages)
+
+
+def _is_plain(message: NewMessage) -> bool:
+    payload: object = message.payload
+    times: tuple[object, ...] = (message.delay_ms, message.ttl_ms)
+    return type(payload) is bytes and (
+        times == (None, None) or not any(isinstance(time, timedelta) for time in times)
+    )
 
 
 def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:

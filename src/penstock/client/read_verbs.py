@@ -24,6 +24,7 @@ from penstock.model.delivery import (
     QueueStats,
     Result,
 )
+from penstock.model.duration import Duration, to_ms
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
 from penstock.model.message import Offset
@@ -133,8 +134,9 @@ class Reading(Scope):
         path = f"/v1/messages/{to_message_id(message_id)}"
         return await self._get(_MESSAGE, path, (("payload", True),))
 
-    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+    async def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended."""
+        wait_ms = to_ms(wait_ms)
         check_wait(wait_ms)
         query = (("queue", check_queue_name(queue)), ("wait_ms", wait_ms or None))
         path = f"/v1/messages/{to_message_id(message_id)}/result"

@@ -110,10 +110,11 @@ class Settling(Publishing, SingleSettlements):
 
     def _complete(self, publish: Sequence[Outgoing]) -> Sequence[Outgoing]:
         check_publishes(publish)
+        outgoing: list[Outgoing] = []
         for item in publish:
             check_name(item.topic, "topic")
-            check_shape(item.messages)
-        return [Outgoing(item.topic, traced_messages(item.messages)) for item in publish]
+            outgoing.append(Outgoing(item.topic, traced_messages(check_shape(item.messages))))
+        return outgoing
 
 
 def _read(answer: Answer) -> SettleReply:

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from penstock.api import QueueApi
 from penstock.consume.consumption import DEFAULT_IN_FLIGHT, Consumption
 from penstock.consume.prefetch import Prefetch
+from penstock.model.duration import Duration
 
 __all__ = ["Consuming"]
 
@@ -28,7 +29,7 @@ class Consuming:
         *,
         consumer: str | None = None,
         max_in_flight: int = DEFAULT_IN_FLIGHT,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         """Claim forever: ``async for lease in q.consume("billing"): async with lease: …``.

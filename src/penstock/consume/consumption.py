@@ -28,6 +28,7 @@ from penstock.consume.lease import Lease
 from penstock.consume.naming import new_consumer_name
 from penstock.consume.pace import LOOP_PACE, Pace
 from penstock.consume.prefetch import Plan, Prefetch
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 
 __all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
@@ -45,12 +46,13 @@ class Consumption(AsyncIterator[Lease]):
         *,
         consumer: str | None = None,
         max_in_flight: int = DEFAULT_IN_FLIGHT,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         stop: asyncio.Event | None = None,
         pace: Pace = LOOP_PACE,
     ) -> None:
         # One settle call extends everything that is held.
         check_whole("max_in_flight", max_in_flight, 1, MAX_BATCH)
+        lease_ms = to_ms(lease_ms)
         if lease_ms is not None:
             check_whole("lease_ms", lease_ms, 1, MAX_LEASE_MS)
         plan = Plan(

@@ -31,7 +31,9 @@ from penstock.consume.failure import describe
 from penstock.consume.hold import Fate, Hold
 from penstock.errors import BadInput, PenstockError, StaleReceipt
 from penstock.model.delivery import Ack, Delivery, Outcome, Receipt, Settlement
+from penstock.model.duration import Duration, to_ms
 from penstock.model.message import HeaderValue, Message, Outgoing
+from penstock.model.payload import to_result
 from penstock.model.settling_exceptions import Reject, Retry, SettlingException
 
 __all__ = ["Lease"]
@@ -49,8 +51,8 @@ class Lease:
     def __init__(self, verbs: QueueApi, hold: Hold) -> None:
         self._verbs = verbs
         self._hold = hold
-        #: The result of the ack on a clean exit.
-        self.result: bytes | None = None
+        #: The result of the ack on a clean exit; stored like a payload.
+        self.result: object = None
 
     # -- properties --------------------------------------------------------------------
 
@@ -122,16 +124,16 @@ class Lease:
 
     # -- settling ----------------------------------------------------------------------
 
-    async def ack(
-        self, result: bytes | None = None, *, publish: Sequence[Outgoing] = ()
-    ) -> Outcome:
+    async def ack(self, result: object = None, *, publish: Sequence[Outgoing] = ()) -> Outcome:
         """Mark as done. ``publish`` is published in the same commit: both happen, or neither."""
         self._hold.begin("ack")
         if publish:
-            return await self._settle(self._in_one_commit(Ack(self.receipt, result), publish))
+            return await self._settle(
+                self._in_one_commit(Ack(self.receipt, to_result(result)), publish)
+            )
         return await self._settle(self._verbs.ack(self.delivery, result))
 
-    async def nack(self, error: str | None = None, *, delay_ms: int | None = None) -> Outcome:
+    async def nack(self, error: str | None = None, *, delay_ms: Duration | None = None) -> Outcome:
         """Retry later, or fail when no attempts are left."""
         self._hold.begin("nack")
         return await self._settle(self._verbs.nack(self.delivery, error, delay_ms=delay_ms))
@@ -141,7 +143,7 @@ class Lease:
         self._hold.begin("reject")
         return await self._settle(self._verbs.reject(self.delivery, error))
 
-    async def release(self, delay_ms: int | None = None) -> Outcome:
+    async def release(self, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
@@ -149,7 +151,7 @@ class Lease:
         self._hold.begin("release")
         return await self._settle(self._verbs.release(self.delivery, delay_ms))
 
-    async def extend(self, lease_ms: int | None = None) -> Outcome:
+    async def extend(self, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
 
         A held lease is extended automatically, and never to less than the ``lease_ms`` given
@@ -163,7 +165,7 @@ class Lease:
             if hold.fate is Fate.HELD:
                 hold.end(Fate.LOST)
             raise
-        hold.wish_ms = lease_ms or 0
+        hold.wish_ms = to_ms(lease_ms) or 0
         return outcome
 
     def let_lapse(self) -> None:

@@ -13,6 +13,8 @@ from penstock.model.delivery import (
     Release,
     Settlement,
 )
+from penstock.model.duration import Duration, to_ms
+from penstock.model.payload import to_result
 
 __all__ = ["SingleSettlements", "check_current"]
 
@@ -23,30 +25,30 @@ class SingleSettlements:
     async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
         raise NotImplementedError
 
-    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Mark as done."""
-        return await self._settle_one(delivery, Ack(delivery.receipt, result))
+    async def ack(self, delivery: Delivery, result: object = None) -> Outcome:
+        """Mark as done; ``result`` is stored like a payload."""
+        return await self._settle_one(delivery, Ack(delivery.receipt, to_result(result)))
 
     async def nack(
-        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: Duration | None = None
     ) -> Outcome:
         """Retry later, or fail when no attempts are left."""
-        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms))
+        return await self._settle_one(delivery, Nack(delivery.receipt, error, to_ms(delay_ms)))
 
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
         """Fail immediately, without a retry."""
         return await self._settle_one(delivery, Reject(delivery.receipt, error))
 
-    async def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+    async def release(self, delivery: Delivery, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
         """
-        return await self._settle_one(delivery, Release(delivery.receipt, delay_ms))
+        return await self._settle_one(delivery, Release(delivery.receipt, to_ms(delay_ms)))
 
-    async def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+    async def extend(self, delivery: Delivery, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
-        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
+        return await self._settle_one(delivery, Extend(delivery.receipt, to_ms(lease_ms)))
 
 
 def check_current(delivery: Delivery, outcome: Outcome) -> Outcome:

@@ -8,10 +8,11 @@ id and has the offset of the newer entry (L1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NewType, TypeAlias
+from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
 from msgspec import Struct
 
+from penstock.model.duration import Duration
 from penstock.model.limits import DEFAULT_PRIORITY
 
 __all__ = [
@@ -41,11 +42,30 @@ NO_HEADERS: Final[dict[str, HeaderValue]] = {}
 
 
 class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """A message to publish.
+    """A message to publish. A payload of another type is stored as by ``publish``.
 
     ``delay_ms`` and ``ttl_ms`` count from the publish; the broker converts them to
     ``deliver_at`` and ``expires_at``, which are all that engines see.
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            payload: object,
+            headers: Mapping[str, HeaderValue] = ...,
+            id: str | None = None,
+            key: str | None = None,
+            partition_key: str | None = None,
+            priority: int = ...,
+            content_type: str | None = None,
+            deliver_at: int | None = None,
+            expires_at: int | None = None,
+            delay_ms: Duration | None = None,
+            ttl_ms: Duration | None = None,
+            auto_create: bool = True,
+            max_attempts: int | None = None,
+        ) -> None: ...
 
     payload: bytes
     headers: Mapping[str, HeaderValue] = NO_HEADERS

@@ -137,12 +137,12 @@ class BlockingLease(_Blocking):
         self._lease = lease
 
     @property
-    def result(self) -> bytes | None:
+    def result(self) -> object:
         """The result of the ack on a clean exit."""
         return self._lease.result
 
     @result.setter
-    def result(self, result: bytes | None) -> None:
+    def result(self, result: object) -> None:
         self._lease.result = result
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from penstock.model.delivery import Delivery, Outcome, Receipt
+from penstock.model.duration import Duration
 from penstock.model.message import HeaderValue, Message, Outgoing
 from penstock.sync.blocking import BlockingLease
 
@@ -80,11 +81,11 @@ class SyncLease(BlockingLease):
         """The payload decoded from JSON, as a value of ``type`` if one is given."""
         return self._lease.json(type)
 
-    def ack(self, result: bytes | None = None, *, publish: Sequence[Outgoing] = ()) -> Outcome:
+    def ack(self, result: object = None, *, publish: Sequence[Outgoing] = ()) -> Outcome:
         """Mark as done. ``publish`` is published in the same commit: both happen, or neither."""
         return self._run(self._lease.ack, result, publish=publish)
 
-    def nack(self, error: str | None = None, *, delay_ms: int | None = None) -> Outcome:
+    def nack(self, error: str | None = None, *, delay_ms: Duration | None = None) -> Outcome:
         """Retry later, or fail when no attempts are left."""
         return self._run(self._lease.nack, error, delay_ms=delay_ms)
 
@@ -92,14 +93,14 @@ class SyncLease(BlockingLease):
         """Fail immediately, without a retry."""
         return self._run(self._lease.reject, error)
 
-    def release(self, delay_ms: int | None = None) -> Outcome:
+    def release(self, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
         """
         return self._run(self._lease.release, delay_ms)
 
-    def extend(self, lease_ms: int | None = None) -> Outcome:
+    def extend(self, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
 
         A held lease is extended automatically, and never to less than the ``lease_ms`` given

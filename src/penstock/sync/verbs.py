@@ -30,6 +30,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.duration import Duration
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
@@ -144,9 +145,9 @@ class SyncVerbs(BlockingVerbs):
         partition_key: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         content_type: str | None = None,
-        delay_ms: int | None = None,
+        delay_ms: Duration | None = None,
         deliver_at: int | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
         max_attempts: int | None = None,
@@ -188,7 +189,7 @@ class SyncVerbs(BlockingVerbs):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
-        batch_ms: int | None = None,
+        batch_ms: Duration | None = None,
         auto_create: bool = True,
         connection: object | None = None,
     ) -> PublishReply:
@@ -215,8 +216,8 @@ class SyncVerbs(BlockingVerbs):
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
-        lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
@@ -240,7 +241,7 @@ class SyncVerbs(BlockingVerbs):
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
     ) -> SyncConsumption:
         """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
         return self._iterate(
@@ -261,12 +262,15 @@ class SyncVerbs(BlockingVerbs):
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         return self._run(self._verbs.settle, queue, settlements, publish=publish)
 
-    def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
+    def ack(self, delivery: Delivery, result: object = None) -> Outcome:
+        """Mark as done; ``result`` is stored like a payload.
+
+        Raises ``StaleReceipt`` if the claim is no longer current.
+        """
         return self._run(self._verbs.ack, delivery, result)
 
     def nack(
-        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: Duration | None = None
     ) -> Outcome:
         """Retry later, or fail when no attempts are left."""
         return self._run(self._verbs.nack, delivery, error, delay_ms=delay_ms)
@@ -275,14 +279,14 @@ class SyncVerbs(BlockingVerbs):
         """Fail immediately, without a retry."""
         return self._run(self._verbs.reject, delivery, error)
 
-    def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+    def release(self, delivery: Delivery, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
         """
         return self._run(self._verbs.release, delivery, delay_ms)
 
-    def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+    def extend(self, delivery: Delivery, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
         return self._run(self._verbs.extend, delivery, lease_ms)
 
@@ -507,7 +511,7 @@ class SyncVerbs(BlockingVerbs):
         """A message, its payload, and its state in every queue."""
         return self._run(self._verbs.message, message_id)
 
-    def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+    def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
         Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from penstock.consume.lease import Lease
 from penstock.model.delivery import Delivery
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import DEFAULT_PRIORITY, check_name
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, NewMessage, Outgoing
+from penstock.model.payload import to_payload
 from penstock.tracing import traced_headers
-from penstock.worker.payload import encode
 
 __all__ = ["Context", "Sendable"]
 
@@ -103,9 +104,9 @@ class Context:
         partition_key: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         content_type: str | None = None,
-        delay_ms: int | None = None,
+        delay_ms: Duration | None = None,
         deliver_at: int | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         expires_at: int | None = None,
         auto_create: bool = True,
         max_attempts: int | None = None,
@@ -116,7 +117,7 @@ class Context:
         message continues the trace of the handled one.
         """
         check_name(topic, "topic")
-        raw, natural_type = encode(payload)
+        raw, natural_type = to_payload(payload)
         message = NewMessage(
             raw,
             traced_headers(dict(headers)),
@@ -127,8 +128,8 @@ class Context:
             natural_type if content_type is None else content_type,
             deliver_at,
             expires_at,
-            delay_ms,
-            ttl_ms,
+            to_ms(delay_ms),
+            to_ms(ttl_ms),
             auto_create,
             max_attempts,
         )

@@ -24,12 +24,11 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from penstock.broker.publish import to_payload
 from penstock.errors import BadInput
 from penstock.model.delivery import Delivery
 from penstock.wire.codecs import JSON, MSGPACK_ALIASES, media_type
 
-__all__ = ["Decode", "DecodeTyped", "encode", "is_msgpack", "to_decode", "to_decode_typed"]
+__all__ = ["Decode", "DecodeTyped", "is_msgpack", "to_decode", "to_decode_typed"]
 
 #: Raises ``ValueError``, the base of all errors of these libraries, for an unreadable payload.
 Decode: TypeAlias = Callable[[Delivery], object]
@@ -52,16 +51,6 @@ def to_decode(annotation: object) -> Decode:
 def to_decode_typed(annotation: object) -> DecodeTyped:
     """The decoder of JSON and MessagePack to values of a type; ``BadInput`` if there is none."""
     return _by_pydantic(annotation) if _has_pydantic(annotation) else _by_msgspec(annotation)
-
-
-def encode(value: object) -> tuple[bytes, str | None]:
-    """The bytes of a value, and their content type: as in ``publish``, plus pydantic models."""
-    if isinstance(value, bytes | bytearray | memoryview | str):
-        return to_payload(value)
-    try:
-        return msgspec.json.encode(value, enc_hook=_dump), JSON
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadInput(f"The value cannot be stored: {error}.", field="payload") from error
 
 
 def _as_bytes(delivery: Delivery) -> object:
@@ -124,10 +113,3 @@ def is_msgpack(delivery: Delivery) -> bool:
     """Whether the payload is declared as MessagePack."""
     content_type = delivery.message.content_type
     return content_type is not None and media_type(content_type) in MSGPACK_ALIASES
-
-
-def _dump(value: object) -> object:
-    dump = getattr(value, "model_dump", None)
-    if dump is None:
-        raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
-    return dump(mode="json")

@@ -18,10 +18,10 @@ from penstock.model.limits import (
     check_whole,
     is_dead_letter,
 )
+from penstock.model.payload import to_payload
 from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.queue import Start
 from penstock.worker.handler import Handler
-from penstock.worker.payload import encode
 
 __all__ = [
     "Registration",
@@ -36,7 +36,7 @@ __all__ = [
 
 def encode_result(value: object) -> bytes | None:
     """The result of an ack: nothing for None, else as in ``publish``."""
-    return None if value is None else encode(value)[0]
+    return None if value is None else to_payload(value)[0]
 
 
 class Rules(Struct, frozen=True, kw_only=True):

@@ -24,9 +24,9 @@ from penstock.errors import BadInput
 from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import DEFAULT_PRIORITY, shown
 from penstock.model.message import NO_HEADERS, Durability, HeaderValue, MessageId, NewMessage
+from penstock.model.payload import to_payload
 from penstock.wire.codecs import JSON
 from penstock.worker.handler import Function
-from penstock.worker.payload import encode
 from penstock.worker.task_handler import TaskHandler
 from penstock.worker.task_result import wait_for_result
 
@@ -140,7 +140,7 @@ class Task(Generic[P, R]):
 
     def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """The message of a call, for ``publish_batch`` to the topic ``queue``, also in ``sync``."""
-        payload, _ = encode(self._handler.bind(args, kwargs))
+        payload, _ = to_payload(self._handler.bind(args, kwargs))
         options = self._options
         return NewMessage(
             payload,

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import MsgspecError, Raw
 
 from penstock.errors import BadInput
+from penstock.model.payload import to_payload
 from penstock.model.settling_exceptions import Reject
 from penstock.worker.context import Context
 from penstock.worker.handler import (
@@ -25,7 +26,7 @@ from penstock.worker.handler import (
     parameter_types,
     return_type,
 )
-from penstock.worker.payload import DecodeTyped, encode, is_msgpack, to_decode_typed
+from penstock.worker.payload import DecodeTyped, is_msgpack, to_decode_typed
 
 __all__ = ["TaskHandler", "encode_json"]
 
@@ -123,7 +124,7 @@ class TaskHandler(Handler):
 def encode_json(value: object) -> bytes | None:
     """The result of a task: JSON, text and bytes too, so that its type can be restored."""
     # A list keeps ``encode`` from storing text and bytes unchanged.
-    return None if value is None else encode([value])[0][1:-1]
+    return None if value is None else to_payload([value])[0][1:-1]
 
 
 def _result_decoder(annotation: object) -> DecodeTyped:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from penstock import Broker, NewMessage
-from penstock.broker.publish import to_payload
+from penstock import Ack, Broker, NewMessage, Outgoing
 from penstock.errors import BadInput
+from penstock.model.payload import to_payload
 from penstock.testing.laws import law
 
 if TYPE_CHECKING:
@@ -152,7 +153,69 @@ def test_the_error_says_why_the_payload_is_refused() -> None:
     assert isinstance(caught.value.__cause__, TypeError)
 
 
+class Model:
+    """Has the methods of a pydantic model."""
+
+    def __repr__(self) -> str:
+        return "Model()"
+
+    def model_dump_json(self) -> str:
+        return '{"a":1}'
+
+    def model_dump(self, mode: str) -> dict[str, int]:
+        assert mode == "json"
+        return {"a": 1}
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    "value, stored",
+    [
+        ("text", b"text"),
+        (None, b"null"),
+        (bytearray(b"x"), b"x"),
+        ({"a": 1}, b'{"a":1}'),
+        (Point(7), b'{"x":7}'),
+        (Model(), b'{"a":1}'),
+        ([Model()], b'[{"a":1}]'),
+    ],
+    ids=repr,
+)
+async def test_a_value_is_stored_alike_by_every_verb(q: Broker, value: Any, stored: bytes) -> None:
+    _, content_type = to_payload(value)
+    await q.publish("orders", value)
+    await q.publish_batch("orders", [NewMessage(value)])
+    (first, second) = await q.claim("orders", limit=2)
+    await q.ack(first, value)
+    found = await q.result("orders", first.message.id)
+    await q.settle(
+        "orders", [Ack(second.receipt)], publish=[Outgoing("orders", [NewMessage(value)])]
+    )
+    (third,) = await q.claim("orders")
+    for delivery in (first, second, third):
+        assert (delivery.payload, delivery.message.content_type) == (stored, content_type)
+    assert found is not None
+    assert found.result == (None if value is None else stored)
+
+
 @law("E1")
-@pytest.mark.parametrize("payload", ["text", None, bytearray(b"x"), {"a": 1}], ids=repr)
-async def test_a_batch_takes_bytes_only(q: Broker, refuses: Refuses, payload: Any) -> None:
-    await refuses(q.publish_batch("orders", [NewMessage(payload)]), BadInput, "payload")
+async def test_a_batch_with_a_value_that_cannot_be_stored(q: Broker, refuses: Refuses) -> None:
+    batch = [NewMessage(b"x"), NewMessage(object())]
+    await refuses(q.publish_batch("orders", batch), BadInput, "payload")
+
+
+async def test_durations_may_be_timedeltas(q: Broker) -> None:
+    now = (await q.publish("orders", b"x", ttl_ms=timedelta(days=1))).id
+    message = NewMessage(b"x", delay_ms=timedelta(seconds=2))
+    await q.publish_batch("orders", [message], batch_id="b", batch_ms=timedelta(minutes=1))
+    shown = [item.message for item in (await q.read_log(now)).entries]
+    assert shown[0].expires_at == shown[0].published_at + 86_400_000
+    assert shown[1].deliver_at == shown[1].published_at + 2_000
+    (delivery,) = await q.claim("orders", lease_ms=timedelta(seconds=9), wait_ms=timedelta(0))
+    assert delivery.lease_deadline == delivery.claimed_at + 9_000
+    outcome = await q.nack(delivery, delay_ms=timedelta(seconds=5))
+    assert outcome.until == delivery.claimed_at + 5_000

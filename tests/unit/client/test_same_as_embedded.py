@@ -319,7 +319,7 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish_batch("t", [NewMessage(b"x")], batch_ms=5),
         bad.publish_batch("t", [NewMessage(b"x")], auto_create=0),
         bad.publish("t", b"x", auto_create=None),
-        bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
+        bad.publish_batch("t", [NewMessage(object())]),
         bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
         bad.publish_batch("t", [NewMessage(b"x")] * 4),
         bad.claim(["t", "t"]),

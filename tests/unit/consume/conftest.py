@@ -13,6 +13,7 @@ from penstock import Broker, BrokerOptions, EngineOptions, PenstockError
 from penstock.api import ANONYMOUS
 from penstock.consume import Consumption
 from penstock.model.delivery import ClaimOrder, Delivery, Extend, Settlement, SettleReply
+from penstock.model.duration import Duration
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Engine
@@ -89,8 +90,8 @@ class Spy(Broker):
         *,
         limit: int = 1,
         consumer: str = ANONYMOUS,
-        lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         self._fail("claim")
@@ -135,7 +136,7 @@ class Consume(Protocol):
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption: ...
 
@@ -165,7 +166,7 @@ async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         consumption = Consumption(
