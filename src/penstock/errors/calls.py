@@ -87,7 +87,10 @@ class BadName(BadInput):
 
 
 class BadFilter(BadInput):
-    """A filter expression does not parse, or uses a feature that the language lacks."""
+    """A filter expression does not parse, or uses a feature that the language lacks.
+
+    ``position`` and ``end`` are the offsets in characters of the part to blame.
+    """
 
     advice = "Correct the filter at the position shown."
     law = "R1"
@@ -98,11 +101,13 @@ class BadFilter(BadInput):
         detail: str,
         *,
         position: int | None = None,
+        end: int | None = None,
         field: str | None = None,
         limit: int | str | None = None,
     ) -> None:
         super().__init__(detail, field=field, limit=limit)
         self.position = position
+        self.end = end
 
 
 class BadPolicy(BadInput):

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from penstock.filters import tree as t
+from penstock.filters.words import exact_words
 from penstock.model.message import HeaderValue
 
 __all__ = ["Access", "Key", "Source", "choose_access", "lookup_key", "split_by_topic"]
@@ -55,6 +56,10 @@ def choose_access(tree: t.Condition, crowd: Callable[[Key], int]) -> Access | No
             return Access(_keys(source, items))
         case t.Truth(t.Header() as source):
             return Access(_keys(source, (t.Boolean(True),)))
+        case t.Truth(
+            t.Call("matches_words", (t.Field() | t.Header() as source, t.Text(pattern) as name))
+        ) if exact_words(pattern):
+            return Access(_keys(source, (name,)))
         case t.Truth(t.Boolean(False) | t.Null()):
             return Access(())
         case _:
@@ -125,4 +130,5 @@ def _conjunction(conditions: Iterable[t.Condition]) -> t.Condition | None:
 
 
 def _reads_topic_only(condition: t.Condition) -> bool:
-    return all(node == _TOPIC for node, _ in t.walk(condition) if isinstance(node, Source))
+    nodes = (node for node, _ in t.walk(condition, with_items=False))
+    return all(node == _TOPIC for node in nodes if isinstance(node, Source))

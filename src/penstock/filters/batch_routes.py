@@ -90,7 +90,8 @@ class BatchRoutes(Generic[T]):
     @property
     def is_quick(self) -> bool:
         """Whether so few filters have changed that ``finish`` takes negligible time."""
-        return len(self._changed) * len(self.messages) <= INLINE_EVALUATIONS
+        evaluations = sum(max(1, self._index.weight(name)) for name in self._changed)
+        return evaluations * len(self.messages) <= INLINE_EVALUATIONS
 
     def match(self, position: int) -> Sequence[T]:
         """The matches of the message at this position of the batch."""

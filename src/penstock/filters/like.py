@@ -9,22 +9,22 @@ the others track all their positions as the bits of one integer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["ONE", "Pattern", "Piece", "matcher", "parse_pattern"]
+__all__ = ["ONE", "One", "Pattern", "Piece", "bitwise", "matcher", "parse_pattern"]
 
 
-class _One(Struct, frozen=True):
+class One(Struct, frozen=True):
     """Any one code point."""
 
 
-ONE: Final = _One()
+ONE: Final = One()
 
 #: The characters between two ``%``: literal ones and :data:`ONE`.
-Piece: TypeAlias = tuple[str | _One, ...]
+Piece: TypeAlias = tuple[str | One, ...]
 
 
 class Pattern(Struct, frozen=True):
@@ -43,7 +43,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
     if escape is not None and len(escape) != 1:
         raise ValueError("ESCAPE takes exactly one character")
     pieces: list[Piece] = []
-    piece: list[str | _One] = []
+    piece: list[str | One] = []
     characters = iter(pattern)
     for character in characters:
         if character == escape:
@@ -63,7 +63,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
 def matcher(pattern: Pattern) -> Callable[[str], bool]:
     """Return the fastest linear matcher for ``pattern``."""
     if pattern.has_one:
-        return _bitwise(pattern)
+        return bitwise(pattern)
     texts = ["".join(map(str, piece)) for piece in pattern.pieces]
     first, *middle, last = texts if len(texts) > 1 else [texts[0], ""]
     if len(texts) == 1:
@@ -100,8 +100,11 @@ def _in_order(first: str, inner: list[str], last: str) -> Callable[[str], bool]:
     return matches
 
 
-def _bitwise(pattern: Pattern) -> Callable[[str], bool]:
-    """Bit ``n`` of the state means that the first ``n`` pattern characters are matched."""
+def bitwise(pattern: Pattern) -> Callable[[Iterable[str]], bool]:
+    """Return a matcher of any pattern, for a text or for a list of words.
+
+    Bit ``n`` of the state means that the first ``n`` pattern characters are matched.
+    """
     characters = [character for piece in pattern.pieces for character in piece]
     anything = sum(1 << n for n, character in enumerate(characters) if character is ONE)
     steps: dict[str, int] = {}
@@ -115,7 +118,7 @@ def _bitwise(pattern: Pattern) -> Callable[[str], bool]:
         stays |= 1 << position
     accepted = 1 << len(characters)
 
-    def matches(text: str) -> bool:
+    def matches(text: Iterable[str]) -> bool:
         state = 1
         step = steps.get
         for character in text:

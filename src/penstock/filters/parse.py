@@ -1,331 +1,481 @@
-"""Parses tokens to the filter tree with sqlglot's expression parser.
+"""Parses a filter's tokens to its tree: recursive descent, one method per level of precedence.
 
-sqlglot decides only precedence. It never sees a name, a literal or a function: each operand
-is a placeholder with the token's number, so no dialect rule, keyword or function alias of
-that library can change the meaning of a filter, and every error still has its position (E1).
-Only the nodes below are accepted from it, with exactly the named arguments; anything else is
-refused. No type of sqlglot leaves this module (R1: all compilers start from Penstock's own
-tree).
+An expression may turn out to be a value or a condition, because ``(a)`` and ``(a = 1)`` start
+alike. The level above checks which one it got. Every refusal (E1) has the start and the end of the
+text to blame. Each node is visited once, so parsing takes time linear in the text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, NoReturn, cast
-
-from sqlglot import Token, TokenType, exp
-from sqlglot.errors import ParseError
-from sqlglot.parser import Parser
+from typing import Final, TypeAlias, cast
 
 from penstock.errors import BadFilter
 from penstock.filters import tree as t
 from penstock.filters.like import parse_pattern
 from penstock.filters.scan import Scanned, scan
-from penstock.model.limits import MAX_FILTER_NODES
+from penstock.filters.words import parse_words
+from penstock.model.limits import MAX_FILTER_ITEMS, MAX_FILTER_NODES, MAX_FILTER_PATTERNS
 
 __all__ = ["parse_tree"]
 
-_SIGNS: Final = {
-    "AND": TokenType.AND,
-    "OR": TokenType.OR,
-    "NOT": TokenType.NOT,
-    "IN": TokenType.IN,
-    "BETWEEN": TokenType.BETWEEN,
-    "LIKE": TokenType.LIKE,
-    "ESCAPE": TokenType.ESCAPE,
-    "IS": TokenType.IS,
-    "=": TokenType.EQ,
-    "<>": TokenType.NEQ,
-    "<": TokenType.LT,
-    "<=": TokenType.LTE,
-    ">": TokenType.GT,
-    ">=": TokenType.GTE,
-    "+": TokenType.PLUS,
-    "-": TokenType.DASH,
-    "*": TokenType.STAR,
-    "/": TokenType.SLASH,
-    "%": TokenType.MOD,
-    "(": TokenType.L_PAREN,
-    ")": TokenType.R_PAREN,
-    ",": TokenType.COMMA,
-}
-_COMPARE: Final[dict[type[Any], t.CompareOperator]] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-_ARITHMETIC: Final[dict[type[Any], t.ArithmeticOperator]] = {
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Mod: "%",
-}
-#: Prefix of a function's placeholder; no SQL function is named f and a number.
-_FUNCTION: Final = "f"
+_COMPARE: Final = frozenset(("=", "<>", "<", "<=", ">", ">="))
+_NEGATABLE: Final = frozenset(("IN", "BETWEEN", "LIKE"))
+_PREDICATES: Final = _COMPARE | _NEGATABLE | {"NOT", "IS", "ESCAPE"}
+_SUM: Final = frozenset("+-")
+_PRODUCT: Final = frozenset("*/%")
+_LITERALS: Final = frozenset(("text", "number", "constant"))
+_OPERANDS: Final = _LITERALS | {"name", "quoted"}
+
+#: What a bracket may hold, before the level above decides what it needs.
+_Expression: TypeAlias = t.Value | t.Condition
 
 
 def parse_tree(text: str) -> t.Condition:
     """Return the tree of the filter ``text``, or raise :class:`BadFilter`."""
-    tokens = scan(text)
     try:
-        (root,) = Parser().parse([_placeholder(n, token) for n, token in enumerate(tokens)], text)
-        if root is None:
-            raise BadFilter("The filter is not an expression.", position=0)
-        tree = _Reader(tokens).condition(root)
-    except ParseError as error:
-        raise _refused(error, tokens) from error
+        tree = _Parser(scan(text)).filter()
     except RecursionError:
-        # The scanner bounds nesting; this is for callers whose stack is already deep.
-        raise BadFilter("The filter nests too deeply.", position=0) from None
-    _check_bounds(tree)
+        # The parser bounds nesting; this is for callers whose stack is already deep.
+        raise BadFilter("The filter nests too deeply.", position=0, end=len(text)) from None
+    _check_bounds(tree, len(text))
     return tree
 
 
-def _placeholder(number: int, token: Scanned) -> Token:
-    match token.kind:
-        case "sign":
-            kind, text = _SIGNS[token.text], token.text
-        case "function":
-            kind, text = TokenType.VAR, f"{_FUNCTION}{number}"
-        case "text":
-            kind, text = TokenType.STRING, str(number)
-        case _:
-            kind, text = TokenType.IDENTIFIER, str(number)
-    # The column is the token's number, which a ParseError reports.
-    return Token(kind, text, 1, number, token.position, token.position, [])
-
-
-def _refused(error: ParseError, tokens: tuple[Scanned, ...]) -> BadFilter:
-    column = error.errors[0].get("col") if error.errors else None
-    token = tokens[column] if isinstance(column, int) and column < len(tokens) else tokens[0]
-    return BadFilter(
-        f"The filter does not parse at {token.text!r}, position {token.position}.",
-        position=token.position,
-    )
-
-
-def _check_bounds(tree: t.Condition) -> None:
-    nodes = 0
-    for node, depth in t.walk(tree):
+def _check_bounds(tree: t.Condition, end: int) -> None:
+    nodes = items = patterns = deepest = 0
+    for node, depth in t.walk(tree, with_items=False):
         nodes += not isinstance(node, t.Truth)
-        if depth > t.MAX_FILTER_DEPTH:
+        deepest = max(deepest, depth)
+        match node:
+            case t.In():
+                items += len(node.items)
+            case t.Like(pattern=pattern) | t.Call("matches_words", (_, t.Text(pattern))):
+                patterns += len(pattern)
+    for found, what, limit in (
+        (deepest, "levels of nesting", t.MAX_FILTER_DEPTH),
+        (nodes, "nodes", MAX_FILTER_NODES),
+        (items, "list items", MAX_FILTER_ITEMS),
+        (patterns, "characters of patterns", MAX_FILTER_PATTERNS),
+    ):
+        if found > limit:
             raise BadFilter(
-                f"The filter nests deeper than {t.MAX_FILTER_DEPTH}; use brackets to balance it.",
+                f"The filter has {found} {what}, over the limit of {limit}.",
                 position=0,
-                limit=t.MAX_FILTER_DEPTH,
+                end=end,
+                limit=limit,
             )
-    if nodes > MAX_FILTER_NODES:
-        raise BadFilter(
-            f"The filter has {nodes} nodes, over the limit of {MAX_FILTER_NODES}.",
-            position=0,
-            limit=MAX_FILTER_NODES,
-        )
 
 
-class _Reader:
-    """Converts sqlglot's nodes to the tree; the tokens resolve the placeholders."""
+class _Parser:
+    """Reads the tokens of one filter from left to right."""
 
-    def __init__(self, tokens: tuple[Scanned, ...]) -> None:
+    def __init__(self, tokens: list[Scanned]) -> None:
         self._tokens = tokens
+        self._next = 0
         self._depth = 0
 
-    def condition(self, node: exp.Expr) -> t.Condition:
-        node = _bare(node)
-        if isinstance(node, exp.And | exp.Or):
-            return self._connected(node)
-        if isinstance(node, exp.Not):
-            return t.Not(self.condition(self._only(node, "this")["this"]))
-        if type(node) in _COMPARE:
-            sides = self._only(node, "this", "expression")
-            return t.Compare(
-                _COMPARE[type(node)], self.value(sides["this"]), self.value(sides["expression"])
+    def filter(self) -> t.Condition:
+        """The whole text."""
+        if len(self._tokens) == 1:
+            raise BadFilter(
+                "The filter is empty; write TRUE to match every message.",
+                position=0,
+                end=self._token.end,
             )
-        reader = self._predicates.get(type(node))
-        if reader is not None:
-            return reader(self, node)
-        value = self.value(node)
-        if not t.may_be_boolean(value):
-            self._refuse(node, "is not a condition: compare it with something")
-        return t.Truth(value)
+        expression = self._disjunction()
+        if not self._ends:
+            raise self._refuse_after_operand()
+        return self._condition(0, expression)
 
-    def _connected(self, node: exp.And | exp.Or) -> t.Condition:
-        """Read a chain of ANDs or of ORs, which nests to the left and may be hundreds long."""
-        kind = type(node)
-        flat: list[t.Condition] = []
-        pending: list[exp.Expr] = [node]
-        while pending:
-            part = _bare(pending.pop())
-            if type(part) is kind:
-                sides = self._only(part, "this", "expression")
-                pending += (sides["expression"], sides["this"])
+    # -- conditions ----------------------------------------------------------------------
+
+    def _disjunction(self) -> _Expression:
+        first = self._next
+        expression = self._conjunction()
+        if self._sign != "OR":
+            return expression
+        operands: list[t.Condition] = []
+        _extend(operands, t.Or, self._condition(first, expression))
+        while self._take("OR"):
+            first = self._next
+            _extend(operands, t.Or, self._condition(first, self._conjunction()))
+        return t.Or(tuple(operands))
+
+    def _conjunction(self) -> _Expression:
+        first = self._next
+        expression = self._negation()
+        if self._sign != "AND":
+            return expression
+        operands: list[t.Condition] = []
+        _extend(operands, t.And, self._condition(first, expression))
+        while self._take("AND"):
+            first = self._next
+            _extend(operands, t.And, self._condition(first, self._negation()))
+        return t.And(tuple(operands))
+
+    def _negation(self) -> _Expression:
+        if self._sign != "NOT":
+            return self._predicate()
+        self._enter()
+        first = self._next
+        operand = self._condition(first, self._negation())
+        self._depth -= 1
+        return t.Not(operand)
+
+    def _predicate(self) -> _Expression:
+        first = self._next
+        expression = self._sum()
+        while self._sign in _PREDICATES:
+            left = self._value(first, expression)
+            sign = self._token.text
+            if sign in _COMPARE:
+                self._next += 1
+                right = self._operand()
+                expression = t.Compare(cast("t.CompareOperator", sign), left, right)
             else:
-                flat.append(self.condition(part))
-        return t.And(tuple(flat)) if kind is exp.And else t.Or(tuple(flat))
+                expression = self._words(left)
+        return expression
 
-    def _in(self, node: exp.Expr) -> t.Condition:
-        parts = self._only(node, "this", "expressions")
-        items = tuple(self._constant(item) for item in parts["expressions"])
-        return t.In(self.value(parts["this"]), items)
+    def _words(self, left: t.Value) -> t.Condition:
+        """A predicate that is written with keywords."""
+        token = self._token
+        self._next += 1
+        match token.text:
+            case "NOT" if self._sign in _NEGATABLE:
+                return t.Not(self._words(left))
+            case "NOT":
+                raise self._expected("IN, BETWEEN or LIKE after NOT", token)
+            case "IN":
+                return t.In(left, self._items(token))
+            case "BETWEEN":
+                low = self._operand()
+                if not self._take("AND"):
+                    raise self._expected("AND and the upper bound of BETWEEN", self._token)
+                return t.Between(left, low, self._operand())
+            case "LIKE":
+                return self._like(left)
+            case "IS":
+                return self._is_null(left, token)
+            case _:
+                raise self._refuse("uses ESCAPE without LIKE", token, token)
 
-    def _between(self, node: exp.Expr) -> t.Condition:
-        parts = self._only(node, "this", "low", "high")
-        return t.Between(*(self.value(parts[name]) for name in ("this", "low", "high")))
+    def _items(self, keyword: Scanned) -> tuple[t.Constant, ...]:
+        if self._sign != "(":
+            raise self._expected("a list in brackets after IN", keyword)
+        plain = self._plain_items()
+        if plain:
+            return plain
+        items: list[t.Constant] = []
+        for first, value in self._list():
+            if not isinstance(value, t.Constant):
+                raise self._refuse_from(first, "is not a literal, and IN lists literals only")
+            items.append(value)
+        return tuple(items)
 
-    def _is_null(self, node: exp.Expr) -> t.Condition:
-        parts = self._only(node, "this", "expression")
-        if self.value(parts["expression"]) != t.Null():
-            self._refuse(node, "uses IS with something other than NULL or NOT NULL")
-        return t.IsNull(self.value(parts["this"]))
+    def _plain_items(self) -> tuple[t.Constant, ...]:
+        """The items of a list without signs and brackets; empty if the list has any.
 
-    def _like(self, node: exp.Expr) -> t.Condition:
-        """``NOT LIKE`` is a flag on the node, below the ESCAPE if there is one."""
-        escape: str | None = None
-        if isinstance(node, exp.Escape):
-            parts = self._only(node, "this", "expression")
-            escape = self._string(parts["expression"], "ESCAPE takes a string literal")
-            node = parts["this"]
-        if not isinstance(node, exp.Like):
-            self._refuse(node, "uses ESCAPE without LIKE")
-        negated = bool(node.args.get("negate"))
-        parts = self._only(node, "this", "expression", ignore="negate")
-        pattern = self._string(parts["expression"], "LIKE takes a string literal as its pattern")
+        Generated lists have thousands of items, and this takes a third of the time per item.
+        """
+        tokens = self._tokens
+        items: list[t.Constant] = []
+        place = self._next + 1
+        while True:
+            item, after = tokens[place], tokens[place + 1]
+            if item.kind not in _LITERALS or after.kind != "sign" or after.text not in ",)":
+                return ()
+            items.append(cast("t.Constant", _literal_or_name(item)))
+            place += 2
+            if after.text == ")":
+                self._next = place
+                return tuple(items)
+
+    def _is_null(self, left: t.Value, keyword: Scanned) -> t.Condition:
+        negation = self._token
+        negated = self._take("NOT")
+        if self._token.kind != "constant" or self._token.text != "NULL":
+            if negated:
+                raise self._expected("NULL after IS NOT", negation)
+            raise self._expected("NULL or NOT NULL after IS", keyword)
+        self._next += 1
+        return t.Not(t.IsNull(left)) if negated else t.IsNull(left)
+
+    def _like(self, left: t.Value) -> t.Condition:
+        first = self._next
+        pattern = self._string("LIKE takes a string literal as its pattern")
+        last = self._tokens[self._next - 1]
+        escape = self._string("ESCAPE takes a string literal") if self._take("ESCAPE") else None
         try:
             parse_pattern(pattern, escape)
         except ValueError as error:
-            self._refuse(parts["expression"], f"is a malformed LIKE pattern: {error}")
-        like = t.Like(self.value(parts["this"]), pattern, escape)
-        return t.Not(like) if negated else like
+            reason = f"is a malformed LIKE pattern: {error}"
+            raise self._refuse(reason, self._tokens[first], last) from None
+        return t.Like(left, pattern, escape)
 
-    _predicates: Final[dict[type[Any], Callable[[_Reader, exp.Expr], t.Condition]]] = {
-        exp.In: _in,
-        exp.Between: _between,
-        exp.Is: _is_null,
-        exp.Like: _like,
-        exp.Escape: _like,
-    }
+    def _string(self, reason: str) -> str:
+        first = self._next
+        value = self._operand()
+        if not isinstance(value, t.Text):
+            raise self._refuse_from(first, f"is not valid here: {reason}")
+        return value.value
 
-    def value(self, node: exp.Expr) -> t.Value:
-        node = _bare(node)
-        if isinstance(node, exp.Column | exp.Literal):
-            return self._operand(self._token(node))
-        # A chain of + nests to the left without brackets, so the scanner has not bounded it.
-        self._depth += 1
-        if self._depth > t.MAX_FILTER_DEPTH:
-            self._refuse(
-                node, f"nests deeper than {t.MAX_FILTER_DEPTH}; use brackets to balance it"
-            )
-        value = self._computed(node)
+    # -- values --------------------------------------------------------------------------
+
+    def _operand(self) -> t.Value:
+        first = self._next
+        return self._value(first, self._sum())
+
+    def _sum(self) -> _Expression:
+        first = self._next
+        expression = self._product()
+        length = 1
+        while self._sign in _SUM:
+            left = self._value(first, expression)
+            sign = cast("t.ArithmeticOperator", self._operator(length))
+            length += 1
+            right_first = self._next
+            expression = t.Arithmetic(sign, left, self._value(right_first, self._product()))
+        return expression
+
+    def _product(self) -> _Expression:
+        first = self._next
+        expression = self._unary()
+        length = 1
+        while self._sign in _PRODUCT:
+            left = self._value(first, expression)
+            sign = cast("t.ArithmeticOperator", self._operator(length))
+            length += 1
+            right_first = self._next
+            expression = t.Arithmetic(sign, left, self._value(right_first, self._unary()))
+        return expression
+
+    def _operator(self, length: int) -> str:
+        """Take an arithmetic operator. A chain of them nests to the left."""
+        if length > t.MAX_FILTER_DEPTH:
+            raise self._too_deep("; use brackets to balance it")
+        self._next += 1
+        return self._tokens[self._next - 1].text
+
+    def _unary(self) -> _Expression:
+        sign = self._sign
+        if sign not in ("-", "+"):
+            return self._primary()
+        self._enter()
+        token = self._token
+        if sign == "-" and token.kind == "number":
+            self._next += 1
+            value: t.Value = _number(token, "-")
+        else:
+            first = self._next
+            operand = self._value(first, self._unary())
+            value = t.Negate(operand) if sign == "-" else _plus(operand)
         self._depth -= 1
         return value
 
-    def _computed(self, node: exp.Expr) -> t.Value:
-        if isinstance(node, exp.Neg):
-            operand = self._only(node, "this")["this"]
-            if isinstance(operand, exp.Column) and self._token(operand).kind == "number":
-                return self._number(self._token(operand), "-")
-            return t.Negate(self.value(operand))
-        if type(node) in _ARITHMETIC:
-            sides = self._only(node, "this", "expression", ignore=("typed", "safe"))
-            return t.Arithmetic(
-                _ARITHMETIC[type(node)], self.value(sides["this"]), self.value(sides["expression"])
-            )
-        if not isinstance(node, exp.Anonymous):
-            self._refuse(node, "is a condition or a list where a value is expected")
-        return self._call(node)
+    def _primary(self) -> _Expression:
+        token = self._token
+        if token.kind in _OPERANDS:
+            self._next += 1
+            return _literal_or_name(token)
+        if token.kind == "function":
+            return self._call(token)
+        if token.text != "(" or token.kind != "sign":
+            raise self._refuse_before_operand()
+        self._enter()
+        expression = self._disjunction()
+        self._close()
+        return expression
 
-    def _call(self, node: exp.Anonymous) -> t.Value:
-        parts = self._only(node, "this", ignore="expressions")
-        token = self._tokens[int(parts["this"].removeprefix(_FUNCTION))]
+    def _call(self, token: Scanned) -> t.Value:
         name = cast("t.FunctionName", token.text)
-        arguments = tuple(self.value(part) for part in node.args.get("expressions") or ())
+        self._next += 1
+        parts = self._list()
+        arguments = tuple(argument for _, argument in parts)
         fewest, most = t.FUNCTIONS[name]
         if len(arguments) < fewest or (most is not None and len(arguments) > most):
             count = f"at least {fewest}" if most is None else str(fewest)
-            self._refuse(node, f"takes {count} argument(s), not {len(arguments)}")
+            reason = f"takes {count} argument(s), not {len(arguments)}"
+            raise self._refuse(reason, token, self._tokens[self._next - 1])
+        if name == "matches_words":
+            self._check_words(arguments[1], parts[1][0])
         return t.Call(name, arguments)
 
-    def _constant(self, node: exp.Expr) -> t.Constant:
-        value = self.value(node)
-        if not isinstance(value, t.Constant):
-            self._refuse(node, "is not a literal, and IN lists literals only")
-        return value
-
-    def _string(self, node: exp.Expr, reason: str) -> str:
-        value = self.value(node)
-        if not isinstance(value, t.Text):
-            self._refuse(node, f"is not valid here: {reason}")
-        return value.value
-
-    def _operand(self, token: Scanned) -> t.Value:
-        match token.kind:
-            case "name":
-                field = t.FIELD_NAMES.get(token.text.lower())
-                return t.Header(token.text) if field is None else t.Field(field)
-            case "quoted":
-                return t.Header(token.text)
-            case "text":
-                return t.Text(token.text)
-            case "number":
-                return self._number(token, "")
-            case _:
-                return t.Null() if token.text == "NULL" else t.Boolean(token.text == "TRUE")
-
-    def _number(self, token: Scanned, sign: str) -> t.Constant:
-        if token.text.isdigit():
-            whole = int(sign + token.text)
-            if not t.INT64_MIN <= whole <= t.INT64_MAX:
-                raise BadFilter(
-                    f"The integer at {token.position} does not fit 64 bits; "
-                    f"write {token.text}.0 for a float.",
-                    position=token.position,
-                )
-            return t.Integer(whole)
-        real = float(sign + token.text)
-        if math.isinf(real):
-            raise BadFilter(
-                f"The number at {token.position} does not fit a float64.", position=token.position
+    def _check_words(self, pattern: t.Value, first: int) -> None:
+        if not isinstance(pattern, t.Text):
+            raise self._refuse(
+                "is not valid here: the pattern is a string literal", self._tokens[first]
             )
-        return t.Float(real)
+        try:
+            parse_words(pattern.value)
+        except ValueError as error:
+            reason = f"is a malformed word pattern: {error}"
+            raise self._refuse(reason, self._tokens[first]) from None
 
-    def _token(self, node: exp.Column | exp.Literal) -> Scanned:
-        part = node.this
-        return self._tokens[int(part.this if isinstance(part, exp.Identifier) else part)]
+    def _list(self) -> list[tuple[int, t.Value]]:
+        """Values in brackets, separated by commas, each with the index of its first token."""
+        self._enter()
+        values: list[tuple[int, t.Value]] = []
+        while True:
+            first = self._next
+            values.append((first, self._value(first, self._disjunction())))
+            if not self._take(","):
+                self._close()
+                return values
 
-    def _only(
-        self, node: exp.Expr, *names: str, ignore: str | tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        """Return the arguments ``names`` of ``node``; refuse the node if it has others."""
-        present = {name: part for name, part in node.args.items() if part not in (None, [], False)}
-        extra = present.keys() - {*names, *((ignore,) if isinstance(ignore, str) else ignore)}
-        if extra or not present.keys() >= set(names):
-            self._refuse(node, "is not part of the filter language")
-        return present
+    # -- tokens --------------------------------------------------------------------------
 
-    def _refuse(self, node: exp.Expr, reason: str) -> NoReturn:
-        token = self._tokens[min(_numbers(node), default=0)]
-        raise BadFilter(
-            f"The expression starting with {token.text!r} at {token.position} {reason}.",
+    @property
+    def _token(self) -> Scanned:
+        return self._tokens[self._next]
+
+    @property
+    def _ends(self) -> bool:
+        """Whether there are no more tokens."""
+        return self._next == len(self._tokens) - 1
+
+    @property
+    def _sign(self) -> str:
+        """The text of the next token if it is an operator, keyword, bracket or comma."""
+        token = self._tokens[self._next]
+        return token.text if token.kind == "sign" else ""
+
+    def _take(self, sign: str) -> bool:
+        """Whether the next token is ``sign``, which is then skipped."""
+        token = self._tokens[self._next]
+        if token.text != sign or token.kind != "sign":
+            return False
+        self._next += 1
+        return True
+
+    def _enter(self) -> None:
+        """Skip a bracket or a prefix operator: each makes the parser recurse."""
+        if self._depth >= t.MAX_FILTER_DEPTH:
+            raise self._too_deep("")
+        self._depth += 1
+        self._next += 1
+
+    def _close(self) -> None:
+        if self._ends:
+            raise BadFilter(
+                "A bracket is not closed at the end of the filter.",
+                position=self._token.position,
+                end=self._token.end,
+            )
+        if not self._take(")"):
+            raise self._refuse_after_operand()
+        self._depth -= 1
+
+    # -- what an expression turns out to be --------------------------------------------------
+
+    def _condition(self, first: int, expression: _Expression) -> t.Condition:
+        """``expression``, whose first token is ``first``, as a condition."""
+        if isinstance(expression, t.Condition):
+            return expression
+        if not t.may_be_boolean(expression):
+            raise self._refuse_from(first, "is not a condition: compare it with something")
+        return t.Truth(expression)
+
+    def _value(self, first: int, expression: _Expression) -> t.Value:
+        """``expression``, whose first token is ``first``, as a value."""
+        if isinstance(expression, t.Value):
+            return expression
+        raise self._refuse_from(first, "is a condition where a value is expected")
+
+    # -- refusing ------------------------------------------------------------------------
+
+    def _refuse_from(self, first: int, reason: str) -> BadFilter:
+        """Refuse the expression from the token ``first`` to the one before the next."""
+        return self._refuse(reason, self._tokens[first], self._tokens[self._next - 1])
+
+    def _refuse(self, reason: str, first: Scanned, last: Scanned | None = None) -> BadFilter:
+        return BadFilter(
+            f"The expression starting with {first.text!r} at {first.position} {reason}.",
+            position=first.position,
+            end=(last or first).end,
+        )
+
+    def _expected(self, what: str, token: Scanned) -> BadFilter:
+        return BadFilter(
+            f"Expected {what} at {token.position}.", position=token.position, end=token.end
+        )
+
+    def _refuse_before_operand(self) -> BadFilter:
+        token, before = self._token, self._tokens[self._next - 1]
+        if token.kind == "end":
+            return BadFilter(
+                f"The filter ends after {before.text!r}.", position=token.position, end=token.end
+            )
+        if token.text == ")" and self._next and before.text == "(":
+            return self._expected("something in the brackets before ')'", token)
+        return self._expected(f"a name or a literal before {token.text!r}", token)
+
+    def _refuse_after_operand(self) -> BadFilter:
+        token = self._token
+        if token.kind == "sign" and token.text == ")":
+            return BadFilter(
+                f"The bracket at {token.position} closes nothing.",
+                position=token.position,
+                end=token.end,
+            )
+        return self._expected(f"AND, OR or an operator before {token.text!r}", token)
+
+    def _too_deep(self, hint: str) -> BadFilter:
+        token = self._token
+        return BadFilter(
+            f"The filter nests deeper than {t.MAX_FILTER_DEPTH} at {token.position}{hint}.",
             position=token.position,
+            end=token.end,
+            limit=t.MAX_FILTER_DEPTH,
         )
 
 
-def _bare(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
+def _extend(operands: list[t.Condition], kind: type[t.And | t.Or], operand: t.Condition) -> None:
+    """Add ``operand``, flat: the operands of a chain in brackets are added one by one."""
+    if isinstance(operand, kind):
+        operands += operand.operands
+    else:
+        operands.append(operand)
 
 
-def _numbers(node: exp.Expr) -> list[int]:
-    """The numbers of the tokens below ``node``; its text starts at the lowest."""
-    numbers = []
-    for part in node.walk():
-        if isinstance(part, exp.Identifier | exp.Literal):
-            numbers.append(int(part.this))
-        elif isinstance(part, exp.Anonymous):
-            numbers.append(int(str(part.this).removeprefix(_FUNCTION)))
-    return numbers
+def _plus(operand: t.Value) -> t.Value:
+    """``+operand``: a number unchanged, NULL for any other type, as for ``-``."""
+    if isinstance(operand, t.Integer | t.Float):
+        return operand
+    return t.Arithmetic("+", t.Integer(0), operand)
+
+
+def _literal_or_name(token: Scanned) -> t.Value:
+    match token.kind:
+        case "name":
+            field = t.FIELD_NAMES.get(token.text.lower())
+            return t.Header(token.text) if field is None else t.Field(field)
+        case "quoted":
+            return t.Header(token.text)
+        case "text":
+            return t.Text(token.text)
+        case "number":
+            return _number(token, "")
+        case _:
+            return t.Null() if token.text == "NULL" else t.Boolean(token.text == "TRUE")
+
+
+def _number(token: Scanned, sign: str) -> t.Constant:
+    if token.text.isdigit():
+        whole = int(sign + token.text)
+        if not t.INT64_MIN <= whole <= t.INT64_MAX:
+            raise BadFilter(
+                f"The integer at {token.position} does not fit 64 bits; "
+                f"write {token.text}.0 for a float.",
+                position=token.position,
+                end=token.end,
+            )
+        return t.Integer(whole)
+    real = float(sign + token.text)
+    if math.isinf(real):
+        raise BadFilter(
+            f"The number at {token.position} does not fit a float64.",
+            position=token.position,
+            end=token.end,
+        )
+    return t.Float(real)

@@ -16,7 +16,8 @@ from typing import Final, TypeAlias, assert_never, cast
 
 from penstock.filters import tree as t
 from penstock.filters.like import matcher, parse_pattern
-from penstock.filters.values import INVERSE, MIRROR, arithmetic, call, compare, negate
+from penstock.filters.values import INVERSE, MIRROR, arithmetic, call, compare, like, negate
+from penstock.filters.words import words_matcher
 from penstock.model.message import Message
 
 __all__ = ["Predicate", "to_python"]
@@ -59,6 +60,7 @@ class _Writer:
             "arithmetic": arithmetic,
             "call": call,
             "compare": compare,
+            "like": like,
             "negate": negate,
         }
 
@@ -104,6 +106,8 @@ class _Writer:
                 return f"arithmetic({operator!r}, {self.value(left)}, {self.value(right)})"
             case t.Negate(operand):
                 return f"negate({self.value(operand)})"
+            case t.Call("matches_words", (operand, t.Text(pattern))):
+                return f"like({self._name(words_matcher(pattern))}, {self.value(operand)})"
             case t.Call(function, arguments):
                 return f"call({function!r}, {', '.join(map(self.value, arguments))})"
             case _:

@@ -6,8 +6,8 @@ the other way round, so ``a = b = c`` or ``(a = 1) + 1`` cannot be represented.
 
 A tree is canonical: ``And`` and ``Or`` are flat and have at least two operands, the negated
 forms (``NOT IN``, ``IS NOT NULL`` …) are ``Not`` around the plain one, and a minus sign
-before a number is part of the number. Nodes are frozen, hashable and picklable. They contain
-nothing of the parser library.
+before a number is part of the number, and ``+a`` is ``0 + a``. Nodes are frozen, hashable and
+picklable.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
 #: Compilers recurse over the tree, and the generated code nests as deep as the tree. CPython
-#: allows 200 brackets, and sqlglot takes 20 of 1,000 stack frames per level.
-MAX_FILTER_DEPTH: Final = 24
+#: allows 200 brackets, and the parser takes 8 of 1,000 stack frames per level.
+MAX_FILTER_DEPTH: Final = 32
 
 FieldName: TypeAlias = Literal[
     "topic", "partition_key", "key", "priority", "published_at", "size", "content_type"
 ]
 FunctionName: TypeAlias = Literal[
-    "coalesce", "contains", "ends_with", "length", "lower", "starts_with", "upper"
+    "coalesce",
+    "contains",
+    "ends_with",
+    "length",
+    "lower",
+    "matches_words",
+    "starts_with",
+    "upper",
 ]
 ArithmeticOperator: TypeAlias = Literal["+", "-", "*", "/", "%"]
 CompareOperator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -46,6 +53,7 @@ FUNCTIONS: Final[dict[FunctionName, tuple[int, int | None]]] = {
     "ends_with": (2, 2),
     "length": (1, 1),
     "lower": (1, 1),
+    "matches_words": (2, 2),
     "starts_with": (2, 2),
     "upper": (1, 1),
 }
@@ -111,7 +119,7 @@ class Negate(Struct, frozen=True, gc=False):
 
 
 class Call(Struct, frozen=True, gc=False):
-    """``function(arguments)``."""
+    """``function(arguments)``; the second argument of ``matches_words`` is a ``Text``."""
 
     function: FunctionName
     arguments: tuple[Value, ...]
@@ -193,13 +201,15 @@ def may_be_boolean(value: Value) -> bool:
         case Call(function="coalesce", arguments=arguments):
             return any(map(may_be_boolean, arguments))
         case Call(function=function):
-            return function in ("starts_with", "ends_with", "contains")
+            return function in ("starts_with", "ends_with", "contains", "matches_words")
         case _:
             assert_never(value)
 
 
-def walk(root: Condition | Value) -> Iterator[tuple[Condition | Value, int]]:
-    """Yield every node with its depth, the root first at depth 1.
+def walk(
+    root: Condition | Value, *, with_items: bool = True
+) -> Iterator[tuple[Condition | Value, int]]:
+    """Yield every node with its depth, the root first at depth 1; list items only if asked.
 
     ``Truth`` is not a node of the text, so it adds no depth.
     """
@@ -207,6 +217,9 @@ def walk(root: Condition | Value) -> Iterator[tuple[Condition | Value, int]]:
     while pending:
         node, depth = pending.pop()
         yield node, depth
+        if isinstance(node, In) and not with_items:
+            pending.append((node.operand, depth + 1))
+            continue
         below = depth if isinstance(node, Truth) else depth + 1
         pending.extend((child, below) for child in reversed(_children(node)))
 

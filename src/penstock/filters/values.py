@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, assert_never, cast
 from penstock.filters import tree as t
 from penstock.filters.like import matcher, parse_pattern
 from penstock.filters.tree import INT64_MAX, INT64_MIN
+from penstock.filters.words import words_matcher
 from penstock.model.message import Message
 
 __all__ = [
@@ -166,12 +167,14 @@ def call(function: t.FunctionName, *arguments: Scalar) -> Scalar:
             return text.endswith(part)
         case "contains", (str(text), str(part)):
             return part in text
+        case "matches_words", (str(text), str(pattern)):
+            return words_matcher(pattern)(text)
         case _:
             return None
 
 
 def like(matches: Callable[[str], bool], value: Scalar) -> bool | None:
-    """``value LIKE`` the pattern of ``matches``."""
+    """Whether ``value`` has the pattern of ``matches``, of LIKE or of words."""
     return matches(value) if isinstance(value, str) else None
 
 

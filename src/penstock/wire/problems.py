@@ -45,6 +45,8 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     field: str | None = None
     limit: int | str | None = None
     position: int | None = None
+    end: int | None = None
+    """The end of the part of a filter that ``position`` starts."""
     index: int | None = None
     """The index in its batch of the message that broke a schema."""
     queue: str | None = None
@@ -74,6 +76,7 @@ def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
         field=error.field,
         limit=error.limit,
         position=error.position if isinstance(error, BadFilter) else None,
+        end=error.end if isinstance(error, BadFilter) else None,
         index=error.index if isinstance(error, SchemaViolation) else None,
         queue=error.queue if isinstance(error, QueueFull) else None,
         retry_after_ms=error.retry_after_ms if isinstance(error, QueueFull | Busy) else None,
@@ -111,7 +114,11 @@ def to_error(problem: Problem) -> PenstockError:
         return BadReply(problem.detail or problem.title)
     if kind is BadFilter:
         return BadFilter(
-            problem.detail, position=problem.position, field=problem.field, limit=problem.limit
+            problem.detail,
+            position=problem.position,
+            end=problem.end,
+            field=problem.field,
+            limit=problem.limit,
         )
     if kind is SchemaViolation:
         return SchemaViolation(

@@ -92,7 +92,7 @@ def test_shared_options_stand_on_every_command(name: str) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     """`penstock --help` and shell completion answer at once."""
-    heavy = ("aiohttp", "uvloop", "pyarrow", "rich", "rocksdict", "sqlglot")
+    heavy = ("aiohttp", "uvloop", "pyarrow", "rich", "rocksdict")
     check = (
         "import sys\n"
         "from penstock.cli import program\n"

@@ -88,6 +88,27 @@ def test_many_changes_are_not_quick() -> None:
         assert [taker.name for taker in routes.match(0)] == ["q0", "q1", "q2"]
 
 
+def test_a_long_filter_is_several_evaluations() -> None:
+    index: FilterIndex[Taker] = FilterIndex()
+    long = parse(" OR ".join(f"amount > {n} + x" for n in range(80)))
+    index.add("long", long, Taker("long", 0))
+    assert index.evaluations("t") == long.weight > 10
+    index.match(message(1))
+    assert index.evaluations("t") == long.weight == index.weight("long")
+    index.add("keyed", parse("x = 1 AND amount > 1"), Taker("keyed", 1))
+    assert index.evaluations("t") >= long.weight + 1
+    with BatchRoutes(index, [message(n) for n in range(INLINE_EVALUATIONS // 2)]) as routes:
+        list(routes.steps())
+        index.remove("long")
+        quick = [routes.is_quick]
+        index.add("long", long, Taker("long", 0))
+        quick.append(routes.is_quick)
+    assert quick == [True, False]
+    index.remove("long")
+    index.remove("keyed")
+    assert (index.weight("long"), index.evaluations("u")) == (0, 0)
+
+
 def test_evaluations_bound_what_match_evaluates() -> None:
     index: FilterIndex[Taker] = FilterIndex()
     assert index.evaluations("t") == 0

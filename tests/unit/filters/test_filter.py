@@ -11,7 +11,12 @@ import pytest
 from penstock.errors import BadFilter
 from penstock.filters import parse
 from penstock.filters.tree import MAX_FILTER_DEPTH
-from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
+from penstock.model.limits import (
+    MAX_FILTER_BYTES,
+    MAX_FILTER_ITEMS,
+    MAX_FILTER_NODES,
+    MAX_FILTER_PATTERNS,
+)
 from penstock.testing.laws import law
 
 
@@ -61,6 +66,31 @@ def test_nodes_are_bounded() -> None:
 
 
 @law("E1")
+def test_list_items_are_bounded() -> None:
+    most = ", ".join(map(str, range(MAX_FILTER_ITEMS)))
+    parse(f"a IN ({most}) AND {' AND '.join(['b'] * (MAX_FILTER_NODES - 3))}")
+    with pytest.raises(BadFilter) as refusal:
+        parse(f"a IN ({most}) OR b IN (1)")
+    assert refusal.value.limit == MAX_FILTER_ITEMS
+
+
+@law("E1")
+@pytest.mark.parametrize("text", ["a LIKE '{}'", "matches_words(a, '{}')"])
+def test_patterns_are_bounded_together(text: str) -> None:
+    half = text.format("x" * (MAX_FILTER_PATTERNS // 2))
+    parse(f"{half} OR {half}")
+    with pytest.raises(BadFilter) as refusal:
+        parse(f"{half} OR {half} OR b LIKE '%'")
+    assert refusal.value.limit == MAX_FILTER_PATTERNS
+
+
+def test_long_filters_count_as_several_evaluations() -> None:
+    assert parse("a = 1").weight == 1
+    assert parse(f"a IN ({', '.join(map(str, range(MAX_FILTER_ITEMS)))})").weight == 1
+    assert parse(" OR ".join(["a > b"] * (MAX_FILTER_NODES // 3))).weight > 10
+
+
+@law("E1")
 @pytest.mark.parametrize(
     "before, after",
     [("(", ")"), ("NOT ", ""), ("NOT (", ")"), ("coalesce(", ")"), ("a OR (b AND ", ")")],
@@ -74,7 +104,9 @@ def test_depth_is_bounded_and_the_bound_compiles(before: str, after: str, messag
 
 
 @law("E1")
-@pytest.mark.parametrize("text", ["(" * 4000, "NOT " * 1000, "- " * 2000, "lower(" * 600])
+@pytest.mark.parametrize(
+    "text", ["(" * 4000, "NOT " * 1000, "- " * 2000, "+ " * 2000, "lower(" * 600]
+)
 def test_depth_is_refused_deep_in_the_stack_too(text: str) -> None:
     def deeper(levels: int) -> None:
         if levels:

@@ -81,6 +81,13 @@ def test_an_equality_alone_leaves_nothing_to_evaluate() -> None:
     assert access == Access(((Field("topic"), "t"), (Header("x"), 1), (Header("x"), 2)))
 
 
+def test_a_word_pattern_without_wildcards_is_an_equality() -> None:
+    tree = parse("matches_words(topic, 'orders.eu')").tree
+    assert choose_access(tree, lambda _: 0) == Access(((Field("topic"), "orders.eu"),))
+    assert choose_access(parse("matches_words(x, 'orders.*')").tree, lambda _: 0) is None
+    assert parse("matches_words(topic, 'orders.*')").indexed
+
+
 def test_a_filter_that_is_never_true_has_no_key() -> None:
     assert choose_access(Truth(Boolean(False)), lambda key: 0) == Access(())
 

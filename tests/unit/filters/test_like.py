@@ -4,7 +4,7 @@ import pytest
 
 from penstock.filters.like import matcher, parse_pattern
 
-#: A header is at most 16 KiB and a filter 4 KiB; backtracking would take years on these.
+#: A header is at most 16 KiB and a pattern 4,000 characters; backtracking would take years here.
 LONG = 16 * 1024
 WORST = [
     ("%a" * 1000 + "%b", "a" * LONG),

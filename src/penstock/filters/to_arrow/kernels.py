@@ -18,6 +18,7 @@ from penstock.filters import tree as t
 from penstock.filters import values
 from penstock.filters.like import ONE, Pattern, Piece, matcher
 from penstock.filters.to_arrow.batch import Typed
+from penstock.filters.words import words_matcher
 
 __all__ = [
     "MAX_RE2_PATTERN",
@@ -28,6 +29,7 @@ __all__ = [
     "is_null",
     "like",
     "negate",
+    "words",
 ]
 
 #: NULL as a condition, for every row.
@@ -229,6 +231,15 @@ def like(text: pa.Array, pattern: Pattern) -> pa.Array:
         return _like_by_row(text, matcher(pattern))
     expression = "(?s:.*)".join(map(_expression, pattern.pieces))
     return pc.match_substring_regex(text, rf"\A{expression}\z")
+
+
+def words(text: pa.Array | pa.Scalar, pattern: str) -> pa.Array:
+    """``matches_words(text, pattern)``, evaluated once per distinct text: topics recur."""
+    matches = words_matcher(pattern)
+    if isinstance(text, pa.Scalar):
+        return _like_by_row(text, matches)
+    encoded = text.dictionary_encode()
+    return _like_by_row(encoded.dictionary, matches).take(encoded.indices)
 
 
 def _like_by_row(text: pa.Array | pa.Scalar, matches: Callable[[str], bool]) -> pa.Array:

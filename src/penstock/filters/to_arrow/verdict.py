@@ -96,6 +96,9 @@ def _call(function: t.FunctionName, arguments: list[Typed], columns: Columns) ->
         case "starts_with" | "ends_with" | "contains":
             part = arguments[1].text
             return Typed() if part is None else Typed(truth=_search(function, text, part, columns))
+        case "matches_words":
+            pattern = arguments[1].text
+            return Typed() if pattern is None else Typed(truth=kernels.words(text, pattern.as_py()))
         case _:
             assert_never(function)
 

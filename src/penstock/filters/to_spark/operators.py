@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from penstock.filters import tree as t
 from penstock.filters.like import Pattern, Piece
 from penstock.filters.values import MIRROR
+from penstock.filters.words import exact_words, parse_words
 
 __all__ = [
     "Typed",
@@ -32,6 +33,7 @@ __all__ = [
     "or_null",
     "present",
     "whole",
+    "words",
 ]
 
 _TWO_63: Final = 2.0**63
@@ -251,6 +253,8 @@ def call(function: t.FunctionName, *arguments: Typed) -> Typed:
         case "starts_with" | "ends_with" | "contains":
             part = arguments[1].text
             return Typed() if part is None else Typed(truth=_SEARCH[function](text, part))
+        case "matches_words":
+            raise AssertionError("the pattern is a constant; see words")
         case _:
             assert_never(function)
 
@@ -300,6 +304,31 @@ def like(text: Column | None, pattern: Pattern) -> Column:
     *inner, last = others
     found = "".join(f"(?>.*?{piece})" for piece in inner if piece)
     return f.rlike(text, f.lit(rf"(?s)\A{first}{found}.*{last}\z"))
+
+
+def words(text: Column | None, pattern: str) -> Column:
+    """``matches_words(text, pattern)`` as a regular expression without backtracking (see ``like``).
+
+    A dot is put before the text, so that each word begins with one, and the empty text has none.
+    """
+    if text is None:
+        return _or_unknown(None)
+    if exact_words(pattern):
+        return text == f.lit(pattern)
+    dotted = f.when(text == f.lit(""), text).otherwise(f.concat(f.lit("."), text))
+    first, *others = map(_words_expression, parse_words(pattern).pieces)
+    if not others:
+        return f.rlike(dotted, f.lit(rf"(?s)\A{first}\z"))
+    *inner, last = others
+    found = "".join(f"(?>.*?{piece})" for piece in inner if piece)
+    return f.rlike(dotted, f.lit(rf"(?s)\A{first}{found}.*{last}\z"))
+
+
+def _words_expression(piece: Piece) -> str:
+    return "".join(
+        rf"\.{_expression(tuple(word))}(?=\.|\z)" if isinstance(word, str) else r"\.[^.]*+"
+        for word in piece
+    )
 
 
 def _expression(piece: Piece) -> str:

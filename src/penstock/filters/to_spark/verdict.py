@@ -97,6 +97,10 @@ def _value(node: t.Value, then: Callable[[Typed], Column]) -> Column:
             return _operands((left, right), lambda a, b: then(operators.arithmetic(operator, a, b)))
         case t.Negate(operand):
             return _operands((operand,), lambda a: then(operators.negate(a)))
+        case t.Call("matches_words", (operand, t.Text(pattern))):
+            return _operands(
+                (operand,), lambda a: then(Typed(truth=operators.words(a.text, pattern)))
+            )
         case t.Call(function, arguments):
             return _operands(arguments, lambda *values: then(operators.call(function, *values)))
         case _:
