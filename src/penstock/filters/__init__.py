@@ -10,17 +10,23 @@ so importing this package stays cheap.
 
 from __future__ import annotations
 
+from penstock.filters.editor import Completion, Completions, Diagnosis, complete, validate
 from penstock.filters.explain import Blame, Explanation, explain
 from penstock.filters.filter import Filter, Selection, parse, topic_test
 from penstock.filters.index import FilterIndex
 
 __all__ = [
     "Blame",
+    "Completion",
+    "Completions",
+    "Diagnosis",
     "Explanation",
     "Filter",
     "FilterIndex",
     "Selection",
+    "complete",
     "explain",
     "parse",
     "topic_test",
+    "validate",
 ]

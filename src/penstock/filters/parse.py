@@ -167,9 +167,10 @@ class _Parser:
         if plain:
             return plain
         items: list[t.Constant] = []
-        for first, value in self._list():
+        for first, last, value in self._list():
             if not isinstance(value, t.Constant):
-                raise self._refuse_from(first, "is not a literal, and IN lists literals only")
+                reason = "is not a literal, and IN lists literals only"
+                raise self._refuse(reason, self._tokens[first], self._tokens[last])
             items.append(value)
         return tuple(items)
 
@@ -182,8 +183,12 @@ class _Parser:
         items: list[t.Constant] = []
         place = self._next + 1
         while True:
-            item, after = tokens[place], tokens[place + 1]
-            if item.kind not in _LITERALS or after.kind != "sign" or after.text not in ",)":
+            item = tokens[place]
+            if item.kind not in _LITERALS:
+                return ()
+            # The last token is not a literal, so there is one more.
+            after = tokens[place + 1]
+            if after.kind != "sign" or after.text not in ",)":
                 return ()
             items.append(cast("t.Constant", _literal_or_name(item)))
             place += 2
@@ -291,7 +296,7 @@ class _Parser:
         name = cast("t.FunctionName", token.text)
         self._next += 1
         parts = self._list()
-        arguments = tuple(argument for _, argument in parts)
+        arguments = tuple(argument for _, _, argument in parts)
         fewest, most = t.FUNCTIONS[name]
         if len(arguments) < fewest or (most is not None and len(arguments) > most):
             count = f"at least {fewest}" if most is None else str(fewest)
@@ -312,13 +317,14 @@ class _Parser:
             reason = f"is a malformed word pattern: {error}"
             raise self._refuse(reason, self._tokens[first]) from None
 
-    def _list(self) -> list[tuple[int, t.Value]]:
-        """Values in brackets, separated by commas, each with the index of its first token."""
+    def _list(self) -> list[tuple[int, int, t.Value]]:
+        """Values in brackets, separated by commas, each after its first and its last token."""
         self._enter()
-        values: list[tuple[int, t.Value]] = []
+        values: list[tuple[int, int, t.Value]] = []
         while True:
             first = self._next
-            values.append((first, self._value(first, self._disjunction())))
+            value = self._value(first, self._disjunction())
+            values.append((first, self._next - 1, value))
             if not self._take(","):
                 self._close()
                 return values

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from penstock.filters import tree as t
 
-__all__ = ["to_text", "value_text"]
+__all__ = ["name_text", "to_text", "value_text"]
 
 
 def to_text(node: t.Condition) -> str:
@@ -36,7 +36,7 @@ def value_text(node: t.Value) -> str:
         case t.Field(name):
             return name
         case t.Header(name):
-            return _name(name)
+            return name_text(name)
         case t.Text(value):
             return _quoted(value)
         case t.Integer(value) | t.Float(value):
@@ -83,7 +83,8 @@ def _bracketed(node: t.Condition, *kinds: type[t.And | t.Or]) -> str:
     return f"({to_text(node)})" if isinstance(node, kinds) else to_text(node)
 
 
-def _name(name: str) -> str:
+def name_text(name: str) -> str:
+    """The header ``name`` as text, in quotes if it needs them."""
     reserved = name.upper() in t.KEYWORDS or name.lower() in t.FIELD_NAMES
     return name if t.WORD.fullmatch(name) and not reserved else '"' + name.replace('"', '""') + '"'
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Action, Credential
+from penstock.server.access.grants import IMPLIED_BY
 from penstock.server.budget import Hold
 from penstock.server.request_parsing import Disconnected, Receive
 from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
@@ -97,13 +98,15 @@ class Call:
         if need.action is None:
             return
         if need.parameter == ANY_NAME:
-            wanted = (need.action, Action.ADMIN)
+            wanted = IMPLIED_BY[need.action]
+            if need.or_read:
+                wanted |= IMPLIED_BY[Action.READ]
             if any(grant.action in wanted for grant in self.credential.grants):
                 return
-        self.credential.check(
-            need.action,
-            self.parameters[0] if need.parameter in _IN_PATH else EVERYTHING,
-        )
+        name = self.parameters[0] if need.parameter in _IN_PATH else EVERYTHING
+        if need.or_read and self.credential.allows(Action.READ, name):
+            return
+        self.credential.check(need.action, name)
 
     async def check_again(self) -> None:
         """Raise if the credential was revoked or has expired since the call began."""

@@ -39,6 +39,8 @@ class Need(Struct, frozen=True):
 
     action: str | None
     parameter: str | None = None
+    or_read: bool = False
+    """Whether ``read`` on the name is enough too."""
 
 
 #: No credential needed: health and the OpenAPI document reveal nothing about a tenant.

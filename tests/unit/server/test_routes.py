@@ -43,6 +43,8 @@ BODIES: dict[str, Any] = {
     "create_key": {"grants": ["publish:*"]},
     "settle": {"settlements": [{"verb": "ack", "receipt": "0-0-1-1"}]},
     "publish": "x",
+    "validate_filter": {"text": "TRUE"},
+    "complete_filter": {"text": "", "cursor": 0},
 }
 
 
@@ -83,10 +85,10 @@ async def test_no_route_answers_without_a_credential(guarded, route):
 async def test_no_route_answers_to_too_small_a_credential(guarded, route):
     """A grant on another name, or of another action, is no grant."""
     other = "consume" if route.need.action == "publish" else "publish"
-    for grants in (
-        [f"{other}:*"],
-        [f"{route.need.action}:billing"] if route.need.parameter != "any" else [f"{other}:*"],
-    ):
+    small = [] if route.need.or_read else [[f"{other}:*"]]
+    if route.need.parameter != "any":
+        small.append([f"{route.need.action}:billing", "read:billing"])
+    for grants in small:
         made = await guarded.keys.create("default", grants)
         reply = await call(guarded, route, made.key)
         assert reply.status == 403, reply.body
@@ -99,6 +101,53 @@ async def test_every_route_answers_to_the_grant_it_names(guarded, route):
     made = await guarded.keys.create("default", [f"{route.need.action}:{name}"])
     reply = await call(guarded, route, made.key)
     assert reply.status not in (401, 403), reply.body
+
+
+#: The routes that change nothing. A new route is added here only if that is true of it.
+READ_ONLY = {
+    "complete_filter",
+    "explain",
+    "get_queue",
+    "get_run",
+    "get_topic",
+    "history",
+    "identity",
+    "list_queues",
+    "list_runs",
+    "list_topics",
+    "log_end",
+    "log_splits",
+    "log_start",
+    "log_trimmed",
+    "message",
+    "payload",
+    "peek",
+    "preview",
+    "queue_history",
+    "queue_log",
+    "read_history",
+    "read_log",
+    "result",
+    "stats",
+    "validate_filter",
+}
+
+
+@law("T1")
+@pytest.mark.parametrize("route", GUARDED, ids=name_of)
+async def test_a_read_only_credential_reads_and_changes_nothing(guarded, route):
+    before = await guarded.broker.stats("orders"), await guarded.broker.log_end()
+    made = await guarded.keys.create("default", ["read:*"])
+    reply = await call(guarded, route, made.key)
+    if route.verb in READ_ONLY:
+        assert reply.status not in (401, 403), reply.body
+    else:
+        assert reply.status == 403, reply.body
+    assert (await guarded.broker.stats("orders"), await guarded.broker.log_end()) == before
+
+
+def test_every_read_only_verb_is_a_route() -> None:
+    assert {route.verb for route in GUARDED} >= READ_ONLY
 
 
 @law("T1")

@@ -1,15 +1,15 @@
 """Grants: an action on the names that a pattern matches.
 
 ``publish:orders-*`` lets its holder publish to every topic whose name begins with ``orders-``.
-The only wildcard is ``*``, which matches any characters, including none. ``admin`` implies
-``publish`` and ``consume`` on the same names, and a grant on a queue covers its dead-letter
-queue. Everything else is refused.
+The only wildcard is ``*``, which matches any characters, including none. ``admin`` implies the
+other actions on the same names, ``consume`` implies ``read``, and a grant on a queue covers its
+dead-letter queue. Everything else is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -22,6 +22,7 @@ from penstock.model.limits import DLQ_SUFFIX, shown
 __all__ = [
     "ALL_GRANTS",
     "EVERYTHING",
+    "IMPLIED_BY",
     "MAX_GRANTS",
     "Action",
     "Grant",
@@ -45,10 +46,21 @@ class Action(StrEnum):
 
     PUBLISH = "publish"
     """To a topic."""
+    READ = "read"
+    """Look at a queue or a topic without changing anything: browse, count, explain, verify."""
     CONSUME = "consume"
-    """From a queue: claim, settle, join; browse it and count it."""
+    """From a queue: claim, settle, join; and read it."""
     ADMIN = "admin"
-    """Everything: create, change, pause, purge, replay, delete, and the other two actions."""
+    """Everything: create, change, pause, purge, replay, delete, and the other actions."""
+
+
+#: The actions whose grants permit an action.
+IMPLIED_BY: Final[Mapping[str, frozenset[str]]] = {
+    Action.PUBLISH: frozenset({Action.PUBLISH, Action.ADMIN}),
+    Action.READ: frozenset({Action.READ, Action.CONSUME, Action.ADMIN}),
+    Action.CONSUME: frozenset({Action.CONSUME, Action.ADMIN}),
+    Action.ADMIN: frozenset({Action.ADMIN}),
+}
 
 
 class Grant(Struct, frozen=True):
@@ -59,7 +71,7 @@ class Grant(Struct, frozen=True):
 
     def covers(self, action: str, name: str) -> bool:
         """Whether it permits ``action`` on ``name``."""
-        if self.action != action and self.action is not Action.ADMIN:
+        if self.action is not Action.ADMIN and self.action not in IMPLIED_BY.get(action, ()):
             return False
         # Keep names that are too long to be valid out of the cache.
         return self.pattern == EVERYTHING or (
@@ -80,7 +92,7 @@ def parse_grant(text: object) -> Grant:
     if action not in set(Action) or _PATTERN.fullmatch(pattern) is None:
         raise BadInput(
             f"{shown(text)} is not a grant such as publish:orders-*. The action is publish,"
-            " consume or admin; the pattern is a name in which * stands for any characters.",
+            " read, consume or admin; the pattern is a name in which * stands for any characters.",
             field="grants",
         )
     if pattern.endswith(DLQ_SUFFIX):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.server.native.claims import ROUTES as CLAIMS
 from penstock.server.native.consumers import ROUTES as CONSUMERS
 from penstock.server.native.deliveries import ROUTES as DELIVERIES
+from penstock.server.native.filters import ROUTES as FILTERS
 from penstock.server.native.keys import ROUTES as KEYS
 from penstock.server.native.log import ROUTES as LOG
 from penstock.server.native.messages import ROUTES as MESSAGES
@@ -32,6 +33,7 @@ ROUTES = (
     *MESSAGES,
     *LOG,
     *OWN_ENTRIES,
+    *FILTERS,
     *PIPELINE,
     *KEYS,
 )

@@ -153,7 +153,7 @@ def _is_arrow(format: str) -> bool:
     return format == "arrow"
 
 
-_CONSUME: Final = Need("consume", "queue")
+_READ: Final = Need("read", "queue")
 _ADMIN: Final = Need("admin", "queue")
 
 ROUTES: Final = (
@@ -162,7 +162,7 @@ ROUTES: Final = (
         path="/v1/queues/{queue}/deliveries",
         verb="peek",
         summary="Browse deliveries by state and filter, without consuming them",
-        need=_CONSUME,
+        need=_READ,
         handler=peek,
         query=PeekQuery,
         replies=((JSON, JsonPage), (ARROW_STREAM, None)),
@@ -200,7 +200,7 @@ ROUTES: Final = (
         path="/v1/queues/{queue}/history",
         verb="queue_history",
         summary="The transitions in a queue, by message",
-        need=_CONSUME,
+        need=_READ,
         handler=history,
         query=HistoryQuery,
         replies=((JSON, HistoryPage), (ARROW_STREAM, None)),

@@ -167,7 +167,7 @@ async def preview(call: Call, query: PreviewQuery, body: Empty) -> Preview:  # n
     return await call.scan(call.broker.preview(query.filter, start=query.start))
 
 
-_EVERYTHING: Final = Need("consume")
+_EVERYTHING: Final = Need("read")
 
 ROUTES: Final = (
     Route(
@@ -257,7 +257,7 @@ ROUTES: Final = (
         path="/v1/store",
         verb="identity",
         summary="The identity of this store: its offsets are not valid in any other",
-        need=Need("consume", ANY_NAME),
+        need=Need("read", ANY_NAME),
         handler=identity,
         query=Empty,
         replies=((JSON, StoreIdentity),),

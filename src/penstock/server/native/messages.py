@@ -86,7 +86,7 @@ async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: 
 
 async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply:  # noqa: ARG001
     """How the delivery ended."""
-    call.check("consume", query.queue)
+    call.check("read", query.queue)
     check_wait(query.wait_ms)
     message_id = _id(call.name)
     result = await call.broker.result(query.queue, message_id)
@@ -112,12 +112,12 @@ async def find(call: Call, query: FindQuery, body: Empty) -> FoundMessages:  # n
 
 async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
     """Why the queue does, or does not, hand out the message."""
-    call.check("consume", query.queue)
+    call.check("read", query.queue)
 
     def may_read(queues: Collection[str]) -> bool:
-        # The caller may read the log, or may consume from a queue that has the message.
+        # The caller may read the log, or a queue that has the message.
         allows = call.credential.allows
-        return allows("consume", EVERYTHING) or any(allows("consume", name) for name in queues)
+        return allows("read", EVERYTHING) or any(allows("read", name) for name in queues)
 
     return await call.broker.explain_to(query.queue, _id(call.name), may_read)
 
@@ -133,9 +133,9 @@ def _id(text: str) -> int:
     return int(text)
 
 
-_EVERYTHING: Final = Need("consume")
+_EVERYTHING: Final = Need("read")
 #: The handler checks the grant on the queue that the query names.
-_BY_QUEUE: Final = Need("consume", ANY_NAME)
+_BY_QUEUE: Final = Need("read", ANY_NAME)
 _ADMIN_BY_QUEUE: Final = Need("admin", ANY_NAME)
 _PATH: Final = "/v1/messages/{id}"
 _ERRORS: Final = (BadInput, UnknownMessage)

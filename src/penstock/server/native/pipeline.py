@@ -1,6 +1,6 @@
 """Runs of pipeline jobs, as reported by the jobs (T1).
 
-A run describes the whole tenant: storing one needs ``admin:*``, reading them ``consume:*``.
+A run describes the whole tenant: storing one needs ``admin:*``, reading them ``read:*``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def list_runs(call: Call, query: RunQuery, body: Empty) -> RunList:  # noq
 
 
 _PATH: Final = "/v1/pipeline/runs/{id}"
-_EVERYTHING: Final = Need("consume")
+_EVERYTHING: Final = Need("read")
 
 ROUTES: Final = (
     Route(

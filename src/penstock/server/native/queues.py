@@ -106,7 +106,7 @@ async def get_stats(call: Call, query: Empty, body: Empty) -> QueueStats:  # noq
 async def list_queues(call: Call, query: ListQueuesQuery, body: Empty) -> QueueList:  # noqa: ARG001
     """The queues that the caller may consume from, by name."""
     queues = await call.broker.queues(labels=_labels(query.label))
-    return QueueList(tuple(info for info in queues if call.credential.allows("consume", info.name)))
+    return QueueList(tuple(info for info in queues if call.credential.allows("read", info.name)))
 
 
 async def delete_queue(call: Call, query: Empty, body: Empty) -> None:  # noqa: ARG001
@@ -173,7 +173,7 @@ def _start(text: str) -> Start:
 
 
 _ADMIN: Final = Need("admin", "queue")
-_CONSUME: Final = Need("consume", "queue")
+_READ: Final = Need("read", "queue")
 _PATH: Final = "/v1/queues/{queue}"
 
 ROUTES: Final = (
@@ -182,7 +182,7 @@ ROUTES: Final = (
         path="/v1/queues",
         verb="list_queues",
         summary="The queues by name: all, or those with certain labels",
-        need=Need("consume", ANY_NAME),
+        need=Need("read", ANY_NAME),
         handler=list_queues,
         query=ListQueuesQuery,
         replies=((JSON, QueueList),),
@@ -217,7 +217,7 @@ ROUTES: Final = (
         path=_PATH,
         verb="get_queue",
         summary="A queue and its policy",
-        need=_CONSUME,
+        need=_READ,
         handler=get_queue,
         query=Empty,
         replies=((JSON, QueueInfo),),
@@ -239,7 +239,7 @@ ROUTES: Final = (
         path=_PATH + "/stats",
         verb="stats",
         summary="Statistics of a queue",
-        need=_CONSUME,
+        need=_READ,
         handler=get_stats,
         query=Empty,
         replies=((JSON, QueueStats),),

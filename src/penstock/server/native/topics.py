@@ -58,13 +58,13 @@ async def get_topic(call: Call, query: Empty, body: Empty) -> TopicInfo:  # noqa
 
 
 async def list_topics(call: Call, query: Empty, body: Empty) -> TopicList:  # noqa: ARG001
-    """All registered topics that the caller may publish to, by name."""
+    """All registered topics that the caller may publish to or read, by name."""
     topics = await call.broker.topics()
     return TopicList(
         tuple(
             TopicInfo(name, policy)
             for name, policy in topics
-            if call.credential.allows("publish", name)
+            if call.credential.allows("publish", name) or call.credential.allows("read", name)
         )
     )
 
@@ -82,7 +82,7 @@ ROUTES: Final = (
         path="/v1/topics",
         verb="list_topics",
         summary="All registered topics by name",
-        need=Need("publish", ANY_NAME),
+        need=Need("publish", ANY_NAME, or_read=True),
         handler=list_topics,
         query=Empty,
         replies=((JSON, TopicList),),
@@ -106,7 +106,7 @@ ROUTES: Final = (
         path=_PATH,
         verb="get_topic",
         summary="A topic's policy",
-        need=Need("publish", "topic"),
+        need=Need("publish", "topic", or_read=True),
         handler=get_topic,
         query=Empty,
         replies=((JSON, TopicInfo),),

@@ -17,9 +17,10 @@ def in_words(need: Need) -> str:
         return "nothing"
     if need.parameter is None:
         return f"`{need.action}:*`"
+    action = f"`{need.action}` or `read`" if need.or_read else f"`{need.action}`"
     if need.parameter == ANY_NAME:
-        return f"`{need.action}` on some name"
-    return f"`{need.action}` on the {need.parameter}"
+        return f"{action} on some name"
+    return f"{action} on the {need.parameter}"
 
 
 def test_every_route_is_in_the_table_with_its_need() -> None:
