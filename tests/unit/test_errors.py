@@ -143,6 +143,7 @@ def test_what_may_be_tried_again() -> None:
         "StoreBusy",
         "StoreFull",
         "StoreLocked",
+        "TooManyRequests",
         "TopicChanged",
         "Unreachable",
     }

@@ -50,8 +50,12 @@ class _Local:
         self._keys = keys
         self._tenant = tenant
 
-    async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        return await self._keys.create(self._tenant, grants, name=name, expires_at=expires_at)
+    async def create(
+        self, grants: Sequence[str], *, name: str, expires_at: int | None, rate: int | None
+    ) -> NewKey:
+        return await self._keys.create(
+            self._tenant, grants, name=name, expires_at=expires_at, requests_per_s=rate
+        )
 
     async def list(self) -> tuple[KeyInfo, ...]:
         return await self._keys.list(self._tenant)
@@ -71,10 +75,15 @@ class _Remote:
         self._parts = urlsplit(url)
         self._credential = credential or unquote(self._parts.password or "")
 
-    async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
+    async def create(
+        self, grants: Sequence[str], *, name: str, expires_at: int | None, rate: int | None
+    ) -> NewKey:
         from penstock.server.access import NewKey  # noqa: PLC0415
 
         body = {"grants": list(grants), "name": name, "expires_at": expires_at}
+        if rate is not None:
+            # Left out otherwise: an older server does not know it.
+            body["requests_per_s"] = rate
         return msgspec.json.decode(await self._call("POST", "/v1/keys", body), type=NewKey)
 
     async def list(self) -> tuple[KeyInfo, ...]:
@@ -149,9 +158,10 @@ def key() -> None:
 @click.option("--grant", "grants", multiple=True, required=True, help="A grant; may be repeated.")
 @click.option("--name", default="", help="A name for people.")
 @click.option("--expires", "expires_ms", type=DURATION, help="Expire after this time: 90d.")
+@click.option("--requests-per-s", "rate", type=int, help="The most requests per second.")
 @partial(_on_keys, may_create=True)
 async def create(
-    keys: _Keyring, /, grants: tuple[str, ...], name: str, expires_ms: int | None
+    keys: _Keyring, /, grants: tuple[str, ...], name: str, expires_ms: int | None, rate: int | None
 ) -> None:
     """Create a key and print it. It is shown once and stored as a hash.
 
@@ -161,7 +171,7 @@ async def create(
       export PENSTOCK_CREDENTIAL=$(penstock key create --grant admin:*)
     """
     expires_at = None if expires_ms is None else SystemClock().now() + expires_ms
-    made = await keys.create(grants, name=name, expires_at=expires_at)
+    made = await keys.create(grants, name=name, expires_at=expires_at, rate=rate)
     if printing.as_json(made):
         return
     click.echo(made.key)

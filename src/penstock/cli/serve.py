@@ -126,7 +126,7 @@ async def _announce(found: Settings, serving: Serving) -> None:
 
 async def _first_key(found: Settings, serving: Serving) -> str | None:
     """Create a first key if credentials are required and no caller can have one yet."""
-    if not found.auth or found.jwt_secret or found.jwt_public_key:
+    if not found.auth or found.jwt_secret or found.jwt_public_key or found.jwt_jwks:
         return None
     from penstock.server.access import Keys  # noqa: PLC0415
 

@@ -38,6 +38,7 @@
     ├── QueueFull                429  a matching queue is at max_depth: retry later
     ├── ServiceError             503  the service between caller and store
     │   ├── Busy                 503  at one of its limits, or stopping: retry later
+    │   │   └── TooManyRequests  429  the credential is over its limit of requests per second
     │   ├── Unreachable          503  no answer after all retries: outcome unknown
     │   └── BadReply             502  the answer is not from Penstock, or the server failed
     ├── TaskError                500  a task of a worker has no result

@@ -30,6 +30,7 @@ __all__ = [
     "TaskError",
     "TaskExpired",
     "TaskFailed",
+    "TooManyRequests",
     "Unreachable",
 ]
 
@@ -58,6 +59,15 @@ class Busy(ServiceError):
     ) -> None:
         super().__init__(detail, field=field, limit=limit)
         self.retry_after_ms = retry_after_ms
+
+
+class TooManyRequests(Busy):
+    """The credential is over its limit of requests per second; nothing was done."""
+
+    advice = "Retry after the stated time, and send fewer requests: publish and settle in batches."
+    status = 429
+    law = "E1"
+    default_field = "requests_per_s"
 
 
 class Unreachable(ServiceError):

@@ -142,6 +142,8 @@ class Application:
         credential = (
             ANYBODY if route.need.action is None else service.access.recall(authorization)
         ) or await service.access.authenticate(authorization)
+        if credential.requests_per_s is not None:
+            service.access.rates.take(credential)
         current_tenant.set(credential.tenant)
         hold.belongs_to(credential.tenant)
         call = Call(service, route, parameters, headers, receive, request_id, credential, hold)

@@ -45,7 +45,7 @@ _ALWAYS: Final = (
     errors.ForeignOrigin,
     errors.ServiceError,
 )
-_GUARDED: Final = (errors.Unauthenticated, errors.Forbidden)
+_GUARDED: Final = (errors.Unauthenticated, errors.Forbidden, errors.TooManyRequests)
 _WITH_BODY: Final = (errors.SlowRequest, errors.TooLarge)
 _PUBLISH_HEADERS: Final = (
     ("Penstock-Id", "string", "Idempotency id: publishing the same one again stores nothing (P4)"),

@@ -143,6 +143,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     jwt_public_key: Annotated[
         str | None, _about("Accept tokens signed with RS256; the public key, in PEM.", file=True)
     ] = None
+    jwt_jwks: Annotated[
+        str | None,
+        _about(
+            "Accept tokens signed with a key of this JSON Web Key Set, which may change: an https"
+            " URL or a file."
+        ),
+    ] = None
+    jwt_jwks_http: Annotated[
+        bool, _about("Read jwt_jwks over http from other machines. Anyone on the way can forge it.")
+    ] = False
     jwt_issuer: Annotated[str | None, _about("The `iss` that tokens must have.")] = None
     jwt_audience: Annotated[str | None, _about("The `aud` that tokens must have.")] = None
     jwt_leeway_s: Annotated[
@@ -150,6 +160,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=_MAX_LEEWAY_S),
         _about("Seconds that the issuer's clock may differ from this one."),
     ] = 30
+    requests_per_s: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        _about(
+            "Requests per second of each credential that has no limit of its own."
+            " Default: no limit."
+        ),
+    ] = None
     tls_cert: Annotated[Path | None, _about("The server's certificate chain, a PEM file.")] = None
     tls_key: Annotated[
         Path | None, _about("The private key of tls_cert, a PEM file (PKCS #8).")

@@ -124,8 +124,8 @@ def to_error(problem: Problem) -> PenstockError:
         return SchemaViolation(
             problem.detail, index=problem.index, field=problem.field, limit=problem.limit
         )
-    if kind is Busy:
-        return Busy(
+    if issubclass(kind, Busy):
+        return kind(
             problem.detail,
             field=problem.field,
             limit=problem.limit,

@@ -16,6 +16,7 @@ from penstock.errors import Unauthenticated
 from penstock.model.clock import Clock
 from penstock.server.access.credential import ANYBODY, Credential
 from penstock.server.access.keys import KEY_PREFIX, Keys
+from penstock.server.access.rates import Rates
 from penstock.server.access.tokens import Tokens
 
 __all__ = ["FRESH_MS", "MAX_REMEMBERED", "STALE_MS", "Access"]
@@ -41,6 +42,7 @@ class Access:
         """If False, every caller may do anything."""
         self._clock = clock
         self._tokens = tokens
+        self.rates = Rates(clock)
         self._known: dict[bytes, _Known] = {}
         self._revision = keys.revision
 
@@ -93,6 +95,7 @@ class Access:
             return await self.keys.authenticate(text)
         if self._tokens is None:
             raise Unauthenticated("This is not an API key, and tokens are not accepted here.")
+        await self._tokens.prepare(text)
         return self._tokens.authenticate(text)
 
     def _remember(self, header: bytes, credential: Credential) -> None:

@@ -31,6 +31,10 @@ class Credential(Struct, frozen=True, kw_only=True):
     """The id of the key or token. It appears in logs; the secret never does."""
     expires_at: int | None = None
     """Epoch milliseconds; None is never."""
+    requests_per_s: int | None = None
+    """The most requests per second; None is no limit."""
+    counted_as: str = ""
+    """Whose requests count together: those of a key, or of a token's subject."""
 
     def allows(self, action: str, name: str) -> bool:
         """Whether a grant covers this action on this topic or queue; ``*`` means all of them."""

@@ -24,16 +24,27 @@ from msgspec import Struct
 
 from penstock.errors import BadInput, Conflict, NotFound, StoreCorrupt, Unauthenticated
 from penstock.model.clock import Clock
-from penstock.model.limits import MAX_TIME_MS, check_name, shown
+from penstock.model.limits import MAX_TIME_MS, check_name, check_whole, shown
 from penstock.server.access.credential import DEFAULT_TENANT, Credential
 from penstock.server.access.grants import ALL_GRANTS, Grant, parse_grants
 from penstock.telemetry import RandomBytes
 
-__all__ = ["DOCUMENT_KIND", "KEY_PREFIX", "MAX_KEYS", "Documents", "KeyInfo", "Keys", "NewKey"]
+__all__ = [
+    "DOCUMENT_KIND",
+    "KEY_PREFIX",
+    "MAX_KEYS",
+    "MAX_REQUEST_RATE",
+    "Documents",
+    "KeyInfo",
+    "Keys",
+    "NewKey",
+]
 
 DOCUMENT_KIND: Final = "api-key"
 #: Distinguishes a key from a token, and lets secret scanners recognize a leaked key.
 KEY_PREFIX: Final = "psk_"
+#: The highest limit of requests per second.
+MAX_REQUEST_RATE: Final = 1_000_000
 #: Listing reads all keys of a tenant.
 MAX_KEYS: Final = 1_000
 
@@ -71,6 +82,7 @@ class KeyInfo(Struct, frozen=True, kw_only=True):
     grants: tuple[str, ...]
     created_at: int
     expires_at: int | None = None
+    requests_per_s: int | None = None
 
 
 class NewKey(Struct, frozen=True):
@@ -89,14 +101,21 @@ class _Stored(Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None
     sha256: str
+    requests_per_s: int | None = None
 
 
 class Keys:
     """The keys of one store."""
 
     def __init__(
-        self, engine: Documents, clock: Clock, random: RandomBytes = secrets.token_bytes
+        self,
+        engine: Documents,
+        clock: Clock,
+        random: RandomBytes = secrets.token_bytes,
+        *,
+        requests_per_s: int | None = None,
     ) -> None:
+        self._requests_per_s = requests_per_s
         self._engine = engine
         self._clock = clock
         self._random = random
@@ -110,8 +129,12 @@ class Keys:
         *,
         name: str = "",
         expires_at: int | None = None,
+        requests_per_s: int | None = None,
     ) -> NewKey:
-        """Create a key; ``grants`` are texts such as ``publish:orders-*``."""
+        """Create a key; ``grants`` are texts such as ``publish:orders-*``.
+
+        ``requests_per_s`` limits its requests; None is the server's default.
+        """
         check_name(tenant, "tenant")
         now = self._clock.now()
         parsed = parse_grants(grants)
@@ -119,6 +142,8 @@ class Keys:
             raise BadInput("A key needs at least one grant.", field="grants")
         _check_label(name)
         _check_expiry(expires_at, now)
+        if requests_per_s is not None:
+            check_whole("requests_per_s", requests_per_s, 1, MAX_REQUEST_RATE)
         if len(await self.list(tenant)) >= MAX_KEYS:
             raise Conflict(
                 f"The tenant has {MAX_KEYS} keys; revoke some.", field="tenant", limit=MAX_KEYS
@@ -136,6 +161,7 @@ class Keys:
             created_at=now,
             expires_at=expires_at,
             sha256=_digest(text),
+            requests_per_s=requests_per_s,
         )
         await self._engine.put_document(DOCUMENT_KIND, key_id, msgspec.json.encode(stored))
         return NewKey(_info(key_id, stored), text)
@@ -182,6 +208,8 @@ class Keys:
             name=stored.name,
             id=key_id,
             expires_at=stored.expires_at,
+            requests_per_s=stored.requests_per_s or self._requests_per_s,
+            counted_as=f"key {key_id}",
         )
         if not credential.is_valid(self._clock.now()):
             raise Unauthenticated("The API key has expired.")
@@ -200,6 +228,7 @@ def _info(key_id: str, stored: _Stored) -> KeyInfo:
         grants=stored.grants,
         created_at=stored.created_at,
         expires_at=stored.expires_at,
+        requests_per_s=stored.requests_per_s,
     )
 
 

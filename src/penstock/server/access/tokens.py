@@ -1,9 +1,10 @@
 """Tokens: claims signed by a trusted issuer, as JWT (RFC 7519).
 
-The configured keys decide which algorithms are accepted: a secret for HS256 and a public key
-for RS256, each with its own algorithm only. So neither ``none`` nor a public key misused as a
-secret verifies anything, no matter what the token's header says. Every invalid token raises
-``Unauthenticated``, with the reason only if its signature is right.
+The configured keys decide which algorithms are accepted: a secret for HS256, a public key
+for RS256 and the issuer's key set for RS256 and ES256, each key with its own algorithm only. So
+neither ``none`` nor a public key misused as a secret verifies anything, no matter what the token's
+header says. Every invalid token raises ``Unauthenticated``, with the reason only if its signature
+is right.
 
 ::
 
@@ -31,11 +32,15 @@ from penstock.model.clock import Clock
 from penstock.model.limits import MAX_TIME_MS, check_name
 from penstock.server.access.credential import Credential
 from penstock.server.access.grants import parse_grants
+from penstock.server.access.key_set import KeySet, PublicKey
 
 if TYPE_CHECKING:
     from jwt.types import Options
 
-__all__ = ["MIN_SECRET_BYTES", "Tokens"]
+__all__ = ["MIN_SECRET_BYTES", "SET_ALGORITHMS", "Tokens"]
+
+#: Algorithms of the keys in an issuer's set.
+SET_ALGORITHMS: Final = frozenset({"ES256", "RS256"})
 
 #: As long as the hash, as RFC 7518 demands; a shorter one can be guessed offline.
 MIN_SECRET_BYTES: Final = 32
@@ -60,19 +65,35 @@ class Tokens:
         *,
         secret: str | None = None,
         public_key: str | None = None,
+        key_set: KeySet | None = None,
         issuer: str | None = None,
         audience: str | None = None,
         leeway_s: int = 30,
+        requests_per_s: int | None = None,
     ) -> None:
+        self._requests_per_s = requests_per_s
         self._clock = clock
         self._issuer = issuer
         self._audience = audience
         self._leeway_ms = leeway_s * 1000
+        self._key_set = key_set
         self._keys: dict[str, bytes | RSAPublicKey] = {}
         if secret is not None:
             self._keys["HS256"] = _to_secret(secret)
         if public_key is not None:
             self._keys["RS256"] = _to_public_key(public_key)
+
+    async def prepare(self, text: str) -> None:
+        """Read the issuer's keys again if this token may need that."""
+        if self._key_set is None:
+            return
+        try:
+            header = jwt.get_unverified_header(text)
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if algorithm in SET_ALGORITHMS:
+            await self._key_set.prepare(kid if isinstance(kid, str) else None, algorithm)
 
     def authenticate(self, text: str) -> Credential:
         """The credential in a token; raises ``Unauthenticated`` unless every claim is valid."""
@@ -93,6 +114,9 @@ class Tokens:
                 name=_label(claims.get("sub"), "token"),
                 id=_label(claims.get("jti"), "token"),
                 expires_at=expires_at,
+                requests_per_s=self._requests_per_s,
+                # Not by jti: a subject must not get a new bucket with every token.
+                counted_as=f"token {_label(claims.get('sub'), '')}",
             )
         except BadName as error:
             raise _bad_claim("tenant", "the name of a tenant") from error
@@ -104,10 +128,9 @@ class Tokens:
     def _verified(self, text: str) -> Mapping[str, Any]:
         """The claims, if the signature, issuer and audience are right."""
         try:
-            algorithm = jwt.get_unverified_header(text).get("alg")
-            key = self._keys.get(algorithm) if isinstance(algorithm, str) else None
-            if key is None:
-                raise jwt.InvalidAlgorithmError
+            header = jwt.get_unverified_header(text)
+            algorithm = header.get("alg")
+            key = self._key(algorithm, header.get("kid"))
             # The header only selects one of our own pairs of algorithm and key.
             return jwt.decode(
                 text,
@@ -128,6 +151,17 @@ class Tokens:
             raise Unauthenticated(
                 "The token is not valid: malformed, or not signed with a key of this server."
             ) from error
+
+    def _key(self, algorithm: object, kid: object) -> bytes | PublicKey:
+        """The key for a token's header: of the issuer's set by its id, else the configured one."""
+        key: bytes | PublicKey | None = None
+        if self._key_set is not None and algorithm in SET_ALGORITHMS:
+            key = self._key_set.find(kid if isinstance(kid, str) else None, str(algorithm))
+        if key is None and isinstance(algorithm, str):
+            key = self._keys.get(algorithm)
+        if key is None:
+            raise jwt.InvalidAlgorithmError
+        return key
 
 
 def _time(claims: Mapping[str, Any], name: str) -> int:

@@ -21,11 +21,12 @@ __all__ = ["ROUTES"]
 
 
 class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Grants, expiry and name of a new key."""
+    """Grants, expiry, limit and name of a new key."""
 
     grants: list[str]
     name: str = ""
     expires_at: int | None = None
+    requests_per_s: int | None = None
 
 
 class KeyList(Struct, frozen=True):
@@ -37,7 +38,11 @@ class KeyList(Struct, frozen=True):
 async def create_key(call: Call, query: Empty, body: KeyBody) -> NewKey:  # noqa: ARG001
     """Create a key; only this reply contains its text."""
     return await call.service.access.keys.create(
-        call.broker.tenant, body.grants, name=body.name, expires_at=body.expires_at
+        call.broker.tenant,
+        body.grants,
+        name=body.name,
+        expires_at=body.expires_at,
+        requests_per_s=body.requests_per_s,
     )
 
 
