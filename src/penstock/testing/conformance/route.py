@@ -7,6 +7,12 @@ import asyncio
 import pytest
 
 from penstock.errors import QueueFull, UnknownQueue
+from penstock.model.limits import (
+    MAX_FILTER_BYTES,
+    MAX_FILTER_ITEMS,
+    MAX_FILTER_NODES,
+    MAX_FILTER_PATTERNS,
+)
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Start
 from penstock.model.states import State
@@ -54,6 +60,10 @@ class TestRouting(Conformance):
             ("color = 'red' OR amount > 10", [0, 3]),
             ("topic = 'orders'", [0, 1, 2, 3]),
             ("priority > 4", [2]),
+            ("matches_words(topic, 'orders')", [0, 1, 2, 3]),
+            ("matches_words(topic, 'orders.*')", []),
+            ("matches_words(color, '#')", [0, 1]),
+            ("+amount > 10.", [3]),
         ],
     )
     async def test_null_is_not_true(self, store: Store, filter: str, taken: list[int]) -> None:
@@ -67,6 +77,23 @@ class TestRouting(Conformance):
         )
         expected = sorted(ids[n] for n in taken)
         assert sorted(await store.ids("q", State.AVAILABLE)) == expected
+
+    @law("R1")
+    async def test_the_largest_filter(self, store: Store) -> None:
+        """A filter that fills its limits is stored and evaluated like any other."""
+        items = ", ".join(f"'{n}'" for n in range(MAX_FILTER_ITEMS))
+        pattern = "x" * MAX_FILTER_PATTERNS
+        parts = [f"color IN ({items})", f"color LIKE '{pattern}'"]
+        parts += [f"color = 'k{n}'" for n in range((MAX_FILTER_NODES - 6) // 3)]
+        largest = " OR ".join(parts)
+        largest += " " * (MAX_FILTER_BYTES - len(largest))
+        info = await store.queue(filter=largest)
+        assert info.policy.filter == largest
+        last = str(MAX_FILTER_ITEMS - 1)
+        listed, _, like, key = await store.publish(
+            msg(color=last), msg(color="no"), msg(color=pattern), msg(color="k7")
+        )
+        assert await store.ids("q", State.AVAILABLE) == [listed, like, key]
 
     @law("R1")
     async def test_a_changed_filter_routes_from_then_on(self, store: Store) -> None:
