@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
@@ -22,7 +23,7 @@ from penstock.cli.amounts import DURATION
 from penstock.cli.options import Family
 from penstock.cli.printing import Column, moment
 from penstock.cli.session import Target, bound, open_store
-from penstock.errors import Unreachable
+from penstock.errors import BadInput, Unreachable
 from penstock.model.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ __all__ = ["key"]
 _TIMEOUT_S: Final = 30.0
 #: Statuses from here on are errors.
 _REFUSED: Final = 400
+#: Before the path of a file that holds the credential, as in penstock.client.
+_FILE_PREFIX: Final = "file:"
 
 _COLUMNS: Final[tuple[Column[KeyInfo], ...]] = (
     Column("id", lambda info: info.id, style="bold"),
@@ -73,7 +76,7 @@ class _Remote:
 
     def __init__(self, url: str, credential: str | None) -> None:
         self._parts = urlsplit(url)
-        self._credential = credential or unquote(self._parts.password or "")
+        self._credential = _text(credential) or unquote(self._parts.password or "")
 
     async def create(
         self, grants: Sequence[str], *, name: str, expires_at: int | None, rate: int | None
@@ -121,6 +124,17 @@ class _Remote:
             raise Unreachable(f"No answer from {place}: {error}.") from error
         finally:
             connection.close()
+
+
+def _text(credential: str | None) -> str | None:
+    """The credential itself, if it is given as ``file:`` and a path."""
+    if credential is None or not credential.startswith(_FILE_PREFIX):
+        return credential
+    try:
+        path = Path(credential.removeprefix(_FILE_PREFIX).removeprefix("//"))
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"The credential cannot be read: {error}.", field="credential") from error
 
 
 _Keyring: TypeAlias = _Local | _Remote

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 
-from penstock.client.address import Address, check_credential, parse_address
+from penstock.client.address import Address, parse_address
 from penstock.client.calling import Calls
 from penstock.client.client import Client
+from penstock.client.credentials import CredentialSource, check_source
 from penstock.client.failover import Failover
 from penstock.client.options import ClientOptions, check_options
 from penstock.client.transport import MakeTransport, Transport
@@ -19,7 +20,7 @@ __all__ = ["connect"]
 def connect(
     url: str | Sequence[str],
     *,
-    credential: str | None = None,
+    credential: CredentialSource | None = None,
     ca: str | ssl.SSLContext | None = None,
     cert: str | None = None,
     key: str | None = None,
@@ -39,8 +40,10 @@ def connect(
     repeated on the same server.
 
     ``credential`` is an API key or a JWT; the URL may contain it instead, as
-    ``https://:KEY@host``. ``ca`` is a file with the certificate authorities of an ``https``
-    server, if they are not the system's, or an ``SSLContext``. ``cert`` and ``key`` are files
+    ``https://:KEY@host``. For one that changes it is ``file:/path``, read again when the file
+    changes, or a function, called again when the server refuses the last one. ``ca`` is a file
+    with the certificate authorities of an ``https`` server, if they are not the system's, or an
+    ``SSLContext``. ``cert`` and ``key`` are files
     with the client's certificate and its key; without ``key``, ``cert`` contains both.
     ``transport`` makes the object that exchanges requests with one server, for example through
     a proxy (``penstock.client.transport.Exchanges``).
@@ -70,13 +73,15 @@ def _addresses(url: str | Sequence[str]) -> list[Address]:
     return addresses
 
 
-def _credential(credential: str | None, address: Address) -> str | None:
+def _credential(credential: CredentialSource | None, address: Address) -> CredentialSource | None:
     if credential is not None and address.credential is not None:
         raise BadInput(
             "There are credentials in the URL and in the call; give one.", field="credential"
         )
     chosen = address.credential if credential is None else credential
-    return None if chosen is None else check_credential(chosen)
+    if chosen is not None:
+        check_source(chosen)
+    return chosen
 
 
 def _tls(

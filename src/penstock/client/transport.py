@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from penstock.client.address import Address
 from penstock.client.connection import Connection, ConnectionLost
+from penstock.client.credentials import Credentials, CredentialSource, changes
 from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
 from penstock.version import VERSION
@@ -26,6 +27,8 @@ from penstock.wire.codecs import MSGPACK
 
 __all__ = ["Exchanges", "MakeTransport", "Request", "Transport"]
 
+#: The status of a request whose credential the server does not accept.
+_REFUSED: Final = 401
 #: Closes idle connections before most servers and proxies do, which would cost a retry.
 _KEEP_IDLE_S: Final = 5.0
 #: How long the first address of a name may take before the next is tried in parallel (RFC
@@ -76,7 +79,7 @@ class Transport:
     def __init__(
         self,
         address: Address,
-        credential: str | None,
+        credential: CredentialSource | None,
         tls: ssl.SSLContext | None,
         options: ClientOptions,
     ) -> None:
@@ -88,19 +91,34 @@ class Transport:
             f" HTTP/1.1\r\nHost: {address.place}\r\nAccept: {MSGPACK}\r\n"
             f"User-Agent: penstock-python/{VERSION}\r\n"
         )
-        if credential is not None:
+        self._credentials: Credentials | None = None
+        if credential is not None and changes(credential):
+            self._credentials = Credentials(credential)
+        elif credential is not None:
             self._head += f"Authorization: Bearer {credential}\r\n"
         self.is_closed = False
         """Whether the transport was closed."""
 
     async def exchange(self, request: Request) -> Reply:
-        """Send the request once; ``ConnectionLost`` if no reply comes."""
+        """Send the request once; ``ConnectionLost`` if no reply comes.
+
+        If the credential was refused and another one can be obtained, it is sent once more.
+        """
+        if self._credentials is None:
+            return await self._send(request, "")
+        line = await self._credentials.line()
+        reply = await self._send(request, line)
+        if reply.status == _REFUSED and await self._credentials.renew(line):
+            reply = await self._send(request, await self._credentials.line())
+        return reply
+
+    async def _send(self, request: Request, authorization: str) -> Reply:
         body = request.body
         # A server without auth refuses a POST without a content type: a web page could send it.
         typed = body or request.method == "POST"
         kind = f"Content-Type: {request.media}\r\n" if typed else ""
         head = (
-            f"{request.method} {request.target}{self._head}{kind}"
+            f"{request.method} {request.target}{self._head}{authorization}{kind}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         timeout_s = (self._options.timeout_ms + request.timeout_ms) / 1000
@@ -125,7 +143,7 @@ class Transport:
 
 #: Makes the transport to one server: its address, the credential, TLS, the client's options.
 MakeTransport: TypeAlias = Callable[
-    [Address, str | None, ssl.SSLContext | None, ClientOptions], Exchanges
+    [Address, CredentialSource | None, ssl.SSLContext | None, ClientOptions], Exchanges
 ]
 
 

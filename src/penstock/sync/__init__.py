@@ -28,6 +28,7 @@ from penstock.sync.verbs import SyncVerbs
 
 if TYPE_CHECKING:
     from penstock.client import ClientOptions
+    from penstock.client.credentials import CredentialSource
     from penstock.client.transport import MakeTransport
 
 __all__ = ["SyncConsumption", "SyncLease", "SyncVerbs", "connect", "open"]
@@ -47,7 +48,7 @@ def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in
 def connect(
     url: str | Sequence[str],
     *,
-    credential: str | None = None,
+    credential: CredentialSource | None = None,
     ca: str | ssl.SSLContext | None = None,
     cert: str | None = None,
     key: str | None = None,

@@ -38,6 +38,7 @@ from penstock.worker.source import opened
 
 if TYPE_CHECKING:
     from penstock.client import ClientOptions
+    from penstock.client.credentials import CredentialSource
 
 __all__ = ["App"]
 
@@ -58,7 +59,7 @@ class App(Registry):
         self,
         where: str | QueueApi | None = None,
         *,
-        credential: str | None = None,
+        credential: CredentialSource | None = None,
         ca: str | ssl.SSLContext | None = None,
         cert: str | None = None,
         key: str | None = None,
@@ -126,7 +127,7 @@ class App(Registry):
         self,
         *,
         where: str | None = None,
-        credential: str | None = None,
+        credential: CredentialSource | None = None,
         consumer: str | None = None,
     ) -> None:
         """Replace what was given to the constructor, before the app is connected or runs."""

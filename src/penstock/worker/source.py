@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
+
+if TYPE_CHECKING:
+    from penstock.client.credentials import CredentialSource
 
 __all__ = ["opened"]
 
 
 def opened(
-    where: str | QueueApi, credential: str | None, **connection: Any
+    where: str | QueueApi, credential: CredentialSource | None, **connection: Any
 ) -> AbstractAsyncContextManager[QueueApi]:
     """The verbs over ``where``. An object that was passed in is not closed.
 

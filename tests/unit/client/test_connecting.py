@@ -13,6 +13,7 @@ import penstock
 from penstock.broker import Broker
 from penstock.client import ClientOptions, connect
 from penstock.client.address import Address
+from penstock.client.credentials import CredentialSource
 from penstock.client.http import Reply
 from penstock.client.transport import Request, Transport
 from penstock.errors import BadInput, BadUrl, Busy, Unreachable
@@ -98,7 +99,10 @@ async def test_another_transport(host: Host) -> None:
             return await super().exchange(request)
 
     def make(
-        address: Address, credential: str | None, tls: ssl.SSLContext | None, options: ClientOptions
+        address: Address,
+        credential: CredentialSource | None,
+        tls: ssl.SSLContext | None,
+        options: ClientOptions,
     ) -> Noting:
         return Noting(address, credential, tls, options)
 

@@ -12,7 +12,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from penstock.client.address import check_credential, parse_address
+from penstock.client.address import parse_address
+from penstock.client.credentials import check_source
 from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.model.limits import MAX_OFFSET, check_name, check_queue_name, shown
@@ -119,7 +120,7 @@ class Given:
         parse_address(url)
         credential = self.text("credential")
         if credential is not None:
-            check_credential(credential)
+            check_source(credential)
         return Server(url, credential, self.text("ca"))
 
 
