@@ -58,6 +58,7 @@ def test_names_and_words_in_any_case() -> None:
         ({"url": ""}, BadInput, "url is missing"),
         ({"url": "ftp://x"}, BadUrl, "scheme"),
         ({"credential": "a b"}, BadInput, "credential"),
+        ({"credential": "file:"}, BadInput, "credential"),
         ({"table": "logs"}, BadInput, "table is 'logs'; it is one of log, deliveries"),
         ({"startingOffset": "0"}, BadInput, "did you mean startingOffsets"),
         ({"path": "x"}, BadInput, "has no option 'path'; it has"),
@@ -131,3 +132,9 @@ def test_a_schema_of_the_users_own_is_refused() -> None:
 def test_a_credential_is_not_shown() -> None:
     shown: Any = repr(parsed(credential="s3cret"))
     assert "s3cret" not in shown
+
+
+def test_a_credential_may_be_a_file() -> None:
+    assert (
+        parsed(credential="file:/run/secrets/a key").server.credential == "file:/run/secrets/a key"
+    )

@@ -39,7 +39,7 @@ def check_source(source: object) -> None:
         return
     if isinstance(source, str) and source.startswith(FILE_PREFIX):
         if not source.removeprefix(FILE_PREFIX).removeprefix("//"):
-            raise BadInput("file: has no path.", field="credential")
+            raise BadInput("The credential file: has no path.", field="credential")
         return
     check_credential(source)
 
