@@ -117,13 +117,16 @@ def test_keys_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         remote("queue", "list", code=8)
         monkeypatch.setenv("PENSTOCK_CREDENTIAL", told["key"])
         assert remote.json("queue", "list") == []
-        made = remote.json("key", "create", "--grant", "publish:orders", "--name", "shop")
+        shop = ("--grant", "publish:orders", "--name", "shop", "--requests-per-s", "1000")
+        made = remote.json("key", "create", *shop)
+        assert made["info"]["requests_per_s"] == 1000
         assert [info["name"] for info in remote.json("key", "list")] == ["first", "shop"]
         monkeypatch.setenv("PENSTOCK_CREDENTIAL", made["key"])
         remote("publish", "orders", "x")
         remote("publish", "invoices", "x", code=8)
         remote("key", "list", code=8)
-        monkeypatch.setenv("PENSTOCK_CREDENTIAL", told["key"])
+        (tmp_path / "credential").write_text(told["key"] + "\n")
+        monkeypatch.setenv("PENSTOCK_CREDENTIAL", f"file:{tmp_path}/credential")
         remote("key", "revoke", made["info"]["id"])
         remote("key", "revoke", made["info"]["id"], code=4)
 

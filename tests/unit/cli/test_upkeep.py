@@ -93,6 +93,7 @@ def test_keys_are_made_listed_and_revoked(sh: Shell) -> None:
 def test_a_key_without_a_sound_grant(sh: Shell) -> None:
     sh("key", "create", code=2)
     sh("key", "create", "--grant", "everything", code=3)
+    sh("key", "create", "--grant", "read:*", "--requests-per-s", "0", code=3)
 
 
 @law("T1")
