@@ -105,7 +105,7 @@ MAX_FILTER_NODES: Final = 500
 #: only parsing.
 MAX_FILTER_ITEMS: Final = 2_000
 #: Characters of all LIKE and word patterns of a filter: 4,000 take 5 ms for a header of 16 KiB.
-MAX_FILTER_PATTERNS: Final = 4_000
+MAX_FILTER_PATTERNS: Final = 4_096
 
 #: attempts is stored in 16 bits.
 MAX_ATTEMPTS: Final = 65_535
