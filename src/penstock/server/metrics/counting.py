@@ -60,8 +60,9 @@ _KINDS: Final = (
     (errors.QueueFull, CallOutcome.FULL),
     (errors.Busy, CallOutcome.BUSY),
     (errors.ServiceError, CallOutcome.UNAVAILABLE),
-    # Raised by jobs, not by the server; listed so that every error has an outcome.
+    # Raised by jobs and tasks, not by the server; listed so that every error has an outcome.
     (errors.PipelineError, CallOutcome.UNAVAILABLE),
+    (errors.TaskError, CallOutcome.UNAVAILABLE),
     (errors.StoreError, CallOutcome.UNAVAILABLE),
 )
 

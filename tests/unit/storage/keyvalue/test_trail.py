@@ -40,6 +40,7 @@ TRANSITIONS = {
     "purge": 10,
     "retention": 11,
     "exhaust": 12,
+    "cancel": 13,
 }
 STATES = {"delayed": 0, "available": 1, "in_flight": 2, "done": 3, "failed": 4, "expired": 5}
 
