@@ -33,7 +33,7 @@ policy_options: Final = stacked(
         type=DURATION,
         help="The lease of claims that specify none: 30s.",
     ),
-    # The name of --lease up to version 0.9.
+    # The name of --lease up to version 0.1.
     click.option("--visibility-timeout", "visibility_timeout_ms", type=DURATION, hidden=True),
     click.option("--min-lease", "min_lease_ms", type=DURATION, help="The shortest lease allowed."),
     click.option("--max-lease", "max_lease_ms", type=DURATION, help="The longest lease allowed."),

@@ -7,7 +7,7 @@ import json
 from penstock.model.queue import QueuePolicy
 from penstock.storage.sql.catalog import encode_policy, read_policy
 
-#: A row's policy as version 0.9 wrote it.
+#: A row's policy as version 0.1 wrote it.
 RELEASED = (
     b'{"filter":"a = 1","max_attempts":7,"visibility_timeout_ms":45000,"min_lease_ms":100,'
     b'"max_lease_ms":43200000,"backoff":{"base_ms":1000,"max_ms":300000},"done_retention_s":3600,'
