@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from penstock.cli.exits import Exit
 from penstock.cli.options import choices, printing_options
 from penstock.cli.progress import meter
 from penstock.model.secrets import mask_password
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.report import Report
 
 __all__ = ["simulate"]
 
@@ -88,42 +92,50 @@ def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed:
         for failure in report.failures
     ]
     if choices().json:
-        printing.document(
-            {
-                "engine": engine,
-                "seeds": report.seeds,
-                "steps": report.steps,
-                "turns": report.turns,
-                "interleavings": report.interleavings,
-                "verbs": dict(sorted(report.verbs.items())),
-                "faults": dict(sorted(report.faults.items())),
-                "seconds": round(seconds, 3),
-                "failures": [
-                    {
-                        "seed": failure.seed,
-                        "violations": failure.violations,
-                        "shortest": str(failure.shortest),
-                        "shortest_violations": failure.shortest_violations,
-                        "repeat": repeat,
-                    }
-                    for failure, repeat in zip(report.failures, repeats, strict=True)
-                ],
-            }
-        )
+        printing.document(_document(engine, report, repeats, seconds))
     else:
-        for failure, repeat in zip(report.failures, repeats, strict=True):
-            _print_violations(f"seed {failure.seed}", failure.violations)
-            click.echo(f"repeat it: {repeat}\n")
-            click.echo(f"the shortest part of it that was found to fail:\n{failure.shortest}")
-            _print_violations("it breaks", failure.shortest_violations)
-        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
-        click.echo(
-            f"{report.seeds} seeds, {report.steps} steps, {report.turns} turns, "
-            f"{report.interleavings} interleavings in {seconds:.1f} s; "
-            f"faults: {faults or 'none'}; {len(report.failures)} failing seeds"
-        )
+        _print_report(report, repeats, seconds)
     if report.failures:
         raise click.exceptions.Exit(Exit.VIOLATIONS)
+
+
+def _document(
+    engine: str, report: Report, repeats: Sequence[str], seconds: float
+) -> dict[str, object]:
+    return {
+        "engine": engine,
+        "seeds": report.seeds,
+        "steps": report.steps,
+        "turns": report.turns,
+        "interleavings": report.interleavings,
+        "verbs": dict(sorted(report.verbs.items())),
+        "faults": dict(sorted(report.faults.items())),
+        "seconds": round(seconds, 3),
+        "failures": [
+            {
+                "seed": failure.seed,
+                "violations": failure.violations,
+                "shortest": str(failure.shortest),
+                "shortest_violations": failure.shortest_violations,
+                "repeat": repeat,
+            }
+            for failure, repeat in zip(report.failures, repeats, strict=True)
+        ],
+    }
+
+
+def _print_report(report: Report, repeats: Sequence[str], seconds: float) -> None:
+    for failure, repeat in zip(report.failures, repeats, strict=True):
+        _print_violations(f"seed {failure.seed}", failure.violations)
+        click.echo(f"repeat it: {repeat}\n")
+        click.echo(f"the shortest part of it that was found to fail:\n{failure.shortest}")
+        _print_violations("it breaks", failure.shortest_violations)
+    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
+    click.echo(
+        f"{report.seeds} seeds, {report.steps} steps, {report.turns} turns, "
+        f"{report.interleavings} interleavings in {seconds:.1f} s; "
+        f"faults: {faults or 'none'}; {len(report.failures)} failing seeds"
+    )
 
 
 def _print_violations(title: str, violations: Sequence[str]) -> None:

@@ -200,9 +200,7 @@ class Plan:
             stored = None if new.id is None else stored_id(policy, new)
             if stored is not None and self._is_duplicate(topic, stored, policy):
                 continue
-            payload = new.payload
-            deliver_at = new.deliver_at
-            expires_at = new.expires_at
+            payload, deliver_at, expires_at = new.payload, new.deliver_at, new.expires_at
             if expires_at is None and default_ttl is not None:
                 expires_at = now + default_ttl
             message = Message(

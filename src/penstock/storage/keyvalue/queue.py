@@ -109,6 +109,31 @@ class Queue:
         #: Retention slot key to the earliest settle time in its bucket, where that is known.
         self.slot_times: dict[bytes, int] = {}
         self.partitions: Partitions | None = None
+        self._count_from_zero()
+        self.epoch = 0
+        #: The number of the newest grant, shared with the dead-letter queue.
+        self.last_grant = 0
+        #: Replayed deliveries; while there are none, a first grant has no earlier attempts.
+        self.replays = 0
+        self.paused_apart = False
+        self._marked = 0
+        self.dead = self._dead_letter_queue() if home is None else None
+
+    def _dead_letter_queue(self) -> Queue:
+        return Queue(
+            self.stage,
+            self.tenant,
+            self.name + DLQ_SUFFIX,
+            self.number + 1,
+            self.policy,
+            self.filter,
+            notifier=self.notifier,
+            receipts=self.receipts,
+            keyed_by_number=self.keyed_by_number,
+            home=self,
+        )
+
+    def _count_from_zero(self) -> None:
         self.delayed_count = 0
         self.available_count = 0
         self.in_flight_count = 0
@@ -118,27 +143,6 @@ class Queue:
         self.acks = 0
         self.nacks = 0
         self.failures = 0
-        self.epoch = 0
-        #: The number of the newest grant, shared with the dead-letter queue.
-        self.last_grant = 0
-        #: Replayed deliveries; while there are none, a first grant has no earlier attempts.
-        self.replays = 0
-        self.paused_apart = False
-        self._marked = 0
-        self.dead: Queue | None = None
-        if home is None:
-            self.dead = Queue(
-                stage,
-                tenant,
-                name + DLQ_SUFFIX,
-                number + 1,
-                policy,
-                filter_,
-                notifier=notifier,
-                receipts=receipts,
-                keyed_by_number=keyed_by_number,
-                home=self,
-            )
 
     # -- describing --------------------------------------------------------------------
 

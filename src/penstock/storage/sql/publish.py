@@ -9,7 +9,7 @@ Then everything is written together (``append``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError, QueueFull, StoreBusy, TooLarge, TopicChanged
@@ -306,14 +306,8 @@ class Publishing:
                 entry = None
                 if new.key is not None:
                     if keys.is_pending(one.topic, new.key):
-                        if not self._alone:
-                            raise _Alone
-                        self._appending.items += items
+                        await self._append_pending(items, keys.accept)
                         items = []
-                        keys.accept()
-                        await self._append()
-                        await self._work.write()
-                        await self.keys.read_again()
                     entry = keys.replace(one.topic, new, expires_at, added)
                 if entry is None:
                     entry = self._new_entry(one.topic, new, expires_at)
@@ -336,6 +330,18 @@ class Publishing:
         self._added.update(added)
         self._appending.items += items
         return replies
+
+    async def _append_pending(
+        self, items: Sequence[Block | Entry], accept: Callable[[], None]
+    ) -> None:
+        """Append what is planned, so that a message with a key among it can be replaced."""
+        if not self._alone:
+            raise _Alone
+        self._appending.items += items
+        accept()
+        await self._append()
+        await self._work.write()
+        await self.keys.read_again()
 
     def _new_entry(self, topic: str, new: NewMessage, expires_at: int | None) -> Entry:
         payload, now = new.payload, self._now

@@ -256,31 +256,7 @@ class Work:
         The groups are no longer held afterwards, but stay locked in the database: a verb that
         first moves what is due writes that, and then reads the groups again.
         """
-        gone: list[PrimaryKey] = []
-        changed: list[Row] = []
-        groups: list[DeliveryGroup] = []
-        for held in self._held.values():
-            left = held.left
-            if len(left) == held.size:
-                continue
-            changed.append(held.row)
-            group = held.group
-            self._count_phase(group, len(left) - held.size)
-            if not left:
-                gone.append(held.key)
-                continue
-            rest = DeliveryGroup(
-                group.queue, group.phase, group.rank, group.segment, left, group.record
-            )
-            if rest.key() != held.key:
-                gone.append(held.key)
-            groups.append(rest)
-        for (queue, phase, rank, segment, record), members in self._added.items():
-            group = DeliveryGroup(queue, phase, rank, segment, sorted(members), record)
-            self._count_phase(group, len(members))
-            self._note(group)
-            groups.append(group)
-        rows = [group.row() for group in groups]
+        gone, changed, rows = self._changed_rows()
         # A group that keeps its key, because its deadline moved as a whole, is replaced. No other
         # row is: an existing one belongs to another transaction.
         locked = {(row[0], row[1], row[2], row[3]) for row in changed}
@@ -325,6 +301,34 @@ class Work:
             await self.session.run("close_keys", messages=sorted(self._closed_keys))
         self._clear()
         return version
+
+    def _changed_rows(self) -> tuple[list[PrimaryKey], list[Row], list[GroupRow]]:
+        """The keys that are removed, the held rows that change, and the rows to write."""
+        gone: list[PrimaryKey] = []
+        changed: list[Row] = []
+        rows: list[GroupRow] = []
+        for held in self._held.values():
+            left = held.left
+            if len(left) == held.size:
+                continue
+            changed.append(held.row)
+            group = held.group
+            self._count_phase(group, len(left) - held.size)
+            if not left:
+                gone.append(held.key)
+                continue
+            rest = DeliveryGroup(
+                group.queue, group.phase, group.rank, group.segment, left, group.record
+            )
+            if rest.key() != held.key:
+                gone.append(held.key)
+            rows.append(rest.row())
+        for (queue, phase, rank, segment, record), members in self._added.items():
+            group = DeliveryGroup(queue, phase, rank, segment, sorted(members), record)
+            self._count_phase(group, len(members))
+            self._note(group)
+            rows.append(group.row())
+        return gone, changed, rows
 
     def _clear(self) -> None:
         self._held.clear()
