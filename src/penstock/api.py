@@ -92,7 +92,7 @@ class QueueApi(Protocol):
         start: str | Start = "latest",
         **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        """Create a queue, or leave the one of that name alone, even if its policy differs."""
         ...
 
     async def put_queue(

@@ -104,7 +104,7 @@ class Credentials:
         except TimeoutError as error:
             raise _failed("it took too long") from error
         except Exception as error:
-            # The function is the caller's; whatever it raises, there is no credential.
+            # The caller's function failed, with any error: there is no credential.
             raise _failed(str(error) or type(error).__name__) from error
 
     async def _ask(self) -> str:

@@ -61,7 +61,7 @@ class Queues(Scope):
         start: str | Start = "latest",
         **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        """Create a queue, or leave the one of that name alone, even if its policy differs."""
         return await self._create(name, {**policy, "filter": filter}, start, IfExists.KEEP)
 
     async def put_queue(

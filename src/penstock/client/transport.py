@@ -61,7 +61,7 @@ class Exchanges(Protocol):
     """Whether ``close`` was called."""
 
     async def exchange(self, request: Request) -> Reply:
-        """Send the request once and return the reply, whatever its status.
+        """Send the request once and return the reply, also if its status is an error.
 
         Raises ``ConnectionLost`` if there is none; ``sent=False`` only if the server cannot have
         received the request, because it is then sent again.

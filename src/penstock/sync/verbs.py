@@ -80,7 +80,7 @@ class SyncVerbs(BlockingVerbs):
         start: str | Start = "latest",
         **policy: Unpack[PolicyFields],
     ) -> QueueInfo:
-        """Create a queue, or leave the one of that name alone, whatever its policy."""
+        """Create a queue, or leave the one of that name alone, even if its policy differs."""
         return self._run(self._verbs.ensure_queue, name, filter, start=start, **policy)
 
     def put_queue(

@@ -1,7 +1,7 @@
 """Periodic tasks: every worker publishes the slots, and the store keeps one of each.
 
 A slot is a moment of a schedule. Its message has an id that is derived from the task and the
-slot, so it is stored once, whichever and however many workers publish it (P4). A slot is
+slot, so it is stored once, no matter how many workers publish it (P4). A slot is
 published up to ``LEAD_MS`` ahead and is due at the slot: clocks of workers that differ by less
 do not matter, and a worker that dies meanwhile does not lose it.
 

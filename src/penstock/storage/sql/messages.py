@@ -66,7 +66,7 @@ async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result |
         message, _ = await newest_entry(session, known, id)
         group = await _delivery(session, known, wanted, id)
         if group is None:
-            # The cursor is read first: whatever it has passed, the next statement sees.
+            # Read the cursor first: the next statement sees every entry below it.
             rows = await session.fetch("read_cursor", queue=wanted.number)
             cursor = rows[0][0] if rows else None
             if cursor is not None and message.offset >= cursor:

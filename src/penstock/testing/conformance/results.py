@@ -210,7 +210,7 @@ _ENDS: dict[str, tuple[str, Callable[[Store], Awaitable[None]]]] = {
 
 
 class TestEnded(Conformance):
-    """Callers that wait for results are notified, whatever ends the delivery."""
+    """Callers that wait for results are notified by every transition that ends the delivery."""
 
     @law("C5")
     @pytest.mark.parametrize("how", _ENDS)

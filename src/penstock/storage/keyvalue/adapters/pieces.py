@@ -32,17 +32,17 @@ def cut(writes: Writes) -> tuple[list[Writes], Writes]:
     rest = dict(writes)
     pieces: list[dict[bytes, bytes | None]] = []
     keys: list[bytes] = []
-    room = 0
+    left = 0
     for key, value in writes.items():
         if not value or not is_added_once(key):
             continue
         del rest[key]
         keys.append(key)
-        if not pieces or len(value) > room:
+        if not pieces or len(value) > left:
             pieces.append({})
-            room = MAX_PIECE_BYTES
+            left = MAX_PIECE_BYTES
         pieces[-1][key] = value
-        room -= len(value)
+        left -= len(value)
     if not pieces:
         return [], writes
     rest[PIECES_KEY] = None

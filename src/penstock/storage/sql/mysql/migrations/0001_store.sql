@@ -1,5 +1,5 @@
 -- The store. Times are epoch milliseconds. Names are compared byte by byte and have no spaces;
--- whatever a caller may fill with any text is bytes. No statement needs a foreign key.
+-- text that callers provide is stored as bytes. No statement needs a foreign key.
 
 CREATE TABLE penstock_tenant (
     number     INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -46,7 +46,7 @@ CREATE TABLE penstock_topic (
     PRIMARY KEY (tenant, name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The log: one row a publish. Rows are appended and deleted, never changed.
+-- The log: one row per publish. Rows are appended and deleted, never changed.
 CREATE TABLE penstock_log (
     segment      BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     tenant       INT NOT NULL,
@@ -57,14 +57,14 @@ CREATE TABLE penstock_log (
     KEY penstock_log_tenant (tenant, segment)
 ) ENGINE = InnoDB;
 
--- One row a publish, written before it appends: while only a dirty read sees the row, the publish
+-- One row per publish, written before it appends: while only a dirty read sees the row, the publish
 -- is open, and the log is settled no further than base (see tickets.py).
 CREATE TABLE penstock_ticket (
     number BIGINT UNSIGNED NOT NULL PRIMARY KEY,
     base   BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
--- Delivery state: one row for deliveries of one queue and segment that lived the same life.
+-- Delivery state: one row for deliveries of one queue and segment with the same history.
 -- Rows are small, come and go all the time, and are looked up by their places only.
 CREATE TABLE penstock_run (
     queue         INT NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE penstock_run (
     KEY penstock_run_partition (queue, partition_key, phase, segment, place)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What stats adds up: one row a change, put together by the sweep.
+-- Changes of the counts in stats, one row per change; the sweep adds them up.
 CREATE TABLE penstock_tally (
     queue  INT NOT NULL,
     kind   SMALLINT NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE penstock_document (
     PRIMARY KEY (kind, name)
 ) ENGINE = InnoDB;
 
--- How often the store was opened: it tells servers apart. One row.
+-- How often the store was opened; it distinguishes servers. One row.
 CREATE TABLE penstock_server (
     one    TINYINT NOT NULL PRIMARY KEY,
     number BIGINT NOT NULL

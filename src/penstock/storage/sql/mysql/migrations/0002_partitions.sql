@@ -1,4 +1,4 @@
--- How much is unsettled in every partition of an ordered queue, so that nobody has to add it up.
+-- The number of unsettled deliveries in every partition of an ordered queue.
 
 -- What the sweep has added up. Only the sweep writes here.
 CREATE TABLE penstock_partition (
@@ -8,7 +8,7 @@ CREATE TABLE penstock_partition (
     PRIMARY KEY (queue, partition_key)
 ) ENGINE = InnoDB;
 
--- What has changed since, one row a change: nobody waits for a number that somebody else holds.
+-- Changes since then, one row per change, so that no transaction waits for the lock of another.
 CREATE TABLE penstock_partition_tally (
     queue         INT NOT NULL,
     number        BIGINT NOT NULL AUTO_INCREMENT,

@@ -1,4 +1,4 @@
--- A row that tells a restored database from the one that was dumped. MariaDB notes when a row of a
+-- A row that distinguishes a restored database from the one that was dumped. MariaDB notes when a row of a
 -- versioned table was inserted, keeps that through OPTIMIZE, ALTER, restarts and upgrades, and a dump
 -- does not contain it: restoring inserts the row again. MySQL has no such tables, and has the id of the
 -- server instead. The row is never changed.

@@ -44,7 +44,7 @@ CREATE TABLE penstock_topic (
     PRIMARY KEY (tenant, name)
 );
 
--- The log: one row a publish. Rows are appended and deleted, never changed.
+-- The log: one row per publish. Rows are appended and deleted, never changed.
 CREATE TABLE penstock_log (
     segment      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant       integer NOT NULL,
@@ -57,7 +57,7 @@ ALTER TABLE penstock_log ALTER COLUMN heads SET STORAGE EXTERNAL;
 ALTER TABLE penstock_log ALTER COLUMN payloads SET STORAGE EXTERNAL;
 CREATE INDEX penstock_log_tenant ON penstock_log (tenant, segment);
 
--- Delivery state: one row for deliveries of one queue and segment that lived the same life.
+-- Delivery state: one row for deliveries of one queue and segment with the same history.
 -- Rows are small, come and go all the time, and are looked up by their places only.
 CREATE TABLE penstock_run (
     queue         integer NOT NULL,
@@ -86,7 +86,7 @@ CREATE INDEX penstock_run_segment ON penstock_run (segment, queue);
 CREATE INDEX penstock_run_partition ON penstock_run (queue, partition_key, phase, segment)
     WHERE partition_key IS NOT NULL;
 
--- What stats adds up: one row a change, put together by the sweep.
+-- Changes of the counts in stats, one row per change; the sweep adds them up.
 CREATE TABLE penstock_tally (
     queue  integer NOT NULL,
     kind   smallint NOT NULL,
@@ -167,5 +167,5 @@ CREATE TABLE penstock_document (
     PRIMARY KEY (kind, name)
 );
 
--- How often the store was opened: it tells servers apart.
+-- How often the store was opened; it distinguishes servers.
 CREATE SEQUENCE penstock_server;

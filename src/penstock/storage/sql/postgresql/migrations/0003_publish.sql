@@ -4,7 +4,7 @@
 
 -- A shared lock names the last segment given out, until the transaction ends: what is appended is
 -- above it, and readers stay below (L2). The statement after that sees what was committed before it,
--- so whoever sees the catalog of before has the lock already. Of another version of the catalog
+-- so a statement that sees the old catalog already has the lock. Of another version of the catalog
 -- nothing is written, and numbers is null.
 --
 -- Runs name their segments by their positions in the lists, the first is 1.

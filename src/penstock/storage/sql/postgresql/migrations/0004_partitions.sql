@@ -1,4 +1,4 @@
--- How much is unsettled in every partition of an ordered queue, so that nobody has to add it up.
+-- The number of unsettled deliveries in every partition of an ordered queue.
 -- Servers of before would go on and not count it: they find their functions gone.
 
 LOCK TABLE penstock_run IN SHARE ROW EXCLUSIVE MODE;
@@ -11,7 +11,7 @@ CREATE TABLE penstock_partition (
     PRIMARY KEY (queue, partition_key)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 
--- What has changed since, one row a change: nobody waits for a number that somebody else holds.
+-- Changes since then, one row per change, so that no transaction waits for the lock of another.
 CREATE TABLE penstock_partition_tally (
     queue         integer NOT NULL,
     number        bigint GENERATED ALWAYS AS IDENTITY,
@@ -31,7 +31,7 @@ WHERE partition_key IS NOT NULL
 GROUP BY queue, partition_key;
 
 -- By their places, the first of a partition comes first, however many partitions a segment has. The
--- phase is an expression, so that whoever asks for it like this is served by this index alone: a
+-- phase is an expression, so that only this index serves queries that use it: a
 -- planner that takes the table for a small one would as soon read all of a phase by the primary key.
 DROP INDEX penstock_run_partition;
 CREATE INDEX penstock_run_partition ON penstock_run (queue, partition_key, (phase + 0), place)
@@ -45,7 +45,7 @@ DROP FUNCTION penstock_publish;
 --
 -- Where publishing is true a shared lock names the last segment given out, until the transaction
 -- ends: what is appended is above it, and readers stay below (L2). Every statement after that sees
--- what was committed before it, so whoever sees the catalog of before has the lock already.
+-- what was committed before it, so a statement that sees the old catalog already has the lock.
 --
 -- Where a version is expected and the catalog has another one, or a run that is held is not as it
 -- was read or is locked by others, nothing is written.
@@ -161,10 +161,10 @@ $$;
 --
 -- A shared lock names the last segment given out, until the transaction ends: what is appended is
 -- above it, and readers stay below (L2). The statement after that sees what was committed before it,
--- so whoever sees the catalog of before has the lock already. Of another version of the catalog
+-- so a statement that sees the old catalog already has the lock. Of another version of the catalog
 -- nothing is written, and numbers is null.
 --
--- Runs name their segments by their positions in the lists, the first is 1. Where none of them has a
+-- Runs name their segments by their positions in the lists, the first is 1. If no run has a
 -- partition key the list of these is null.
 CREATE FUNCTION penstock_publish(
     of_tenant integer, expected bigint, published bigint,

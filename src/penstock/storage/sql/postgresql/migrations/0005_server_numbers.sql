@@ -20,7 +20,7 @@ DROP FUNCTION penstock_write;
 --
 -- Where publishing is true a shared lock names the last segment given out, until the transaction
 -- ends: what is appended is above it, and readers stay below (L2). Every statement after that sees
--- what was committed before it, so whoever sees the catalog of before has the lock already.
+-- what was committed before it, so a statement that sees the old catalog already has the lock.
 --
 -- Where a version is expected and the catalog has another one, or a run that is held is not as it
 -- was read or is locked by others, nothing is written.
