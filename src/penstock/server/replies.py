@@ -28,6 +28,7 @@ from penstock.model.delivery import LogPage, MessageDeliveries, Page
 from penstock.model.message import HeaderValue
 from penstock.server.budget import Hold
 from penstock.server.head import ends_connection
+from penstock.server.request_parsing import Disconnected
 from penstock.storage.timeouts import Timeouts
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
@@ -261,6 +262,8 @@ async def _send_part(send: Send, part: bytes, timeouts: Timeouts) -> None:
         await timeouts.run(send(event))
     except TimeoutError as error:
         raise Unread from error
+    except OSError as error:
+        raise Disconnected from error
 
 
 async def send_streamed(

@@ -93,6 +93,8 @@ class Connection(asyncio.Protocol):
             if not data:
                 return
         if not self._buffer:
+            if data == b"\r\n":
+                return  # Not the beginning of a request, so it does not prolong the wait for one.
             self._buffer = data
             self._since = self._server.time
             self._look(0)
@@ -124,6 +126,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None or self._is_blocked:
             if len(buffer) > _AHEAD_BYTES:
                 self._pause_reading()
+                self.watch()
             return
         if buffer.startswith(b"\r\n"):
             # RFC 9112, 2.2: an empty line before the request is ignored.
@@ -160,6 +163,7 @@ class Connection(asyncio.Protocol):
         if len(rest) > _AHEAD_BYTES:
             self._pause_reading()
         self._task = self._server.loop.create_task(self._answer(exchange))
+        self._server.calls.add(self._task)
 
     def _feed(self, exchange: Exchange, data: bytes) -> bytes:
         """Give a part of the body to the exchange; returns what follows the body."""
@@ -198,8 +202,9 @@ class Connection(asyncio.Protocol):
         except Cut:
             exchange.ended = False
         finally:
-            self._task = None
+            task, self._task = self._task, None
             self._exchange = None
+            self._server.answered(task)
             if not exchange.ended:
                 self._transport.abort()
             elif not exchange.disconnected:
@@ -266,6 +271,14 @@ class Connection(asyncio.Protocol):
         finally:
             self._draining = None
 
+    def watch(self) -> None:
+        """Abort if the application waits for a disconnect that could not be seen.
+
+        The caller has sent so many requests behind a long poll that nothing more is read.
+        """
+        if not self._reading and self._exchange is not None and self._exchange.is_watching:
+            self._transport.abort()
+
     def body_read(self) -> None:
         """Receive more: the part of the body that had arrived was read."""
         if self._exchange is not None and not self._exchange.arrived:
@@ -291,12 +304,9 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and not self._buffer and not self._is_lingering:
             self._close(linger=False)
 
-    def abort(self) -> asyncio.Task[None] | None:
-        """Abort the connection and cancel the call; returns the task of the call."""
-        if self._task is not None:
-            self._task.cancel()
+    def abort(self) -> None:
+        """Abort the connection."""
         self._transport.abort()
-        return self._task
 
     def check(self, time: float) -> None:
         """End a connection that has kept the server waiting for too long."""
@@ -312,12 +322,22 @@ class Connection(asyncio.Protocol):
         elif self._is_lingering:
             if self._exchange is None and waited > _LINGER_S:
                 self._transport.abort()
-        elif self._exchange is None and waited > options.head_timeout_s:
+        elif self._exchange is None and waited > self._idle_timeout_s:
             if self._buffer:
                 self._refuse(_slow_head(options.head_timeout_s))
             else:
                 self._close(linger=False)
         self._unsent = unsent
+
+    @property
+    def _idle_timeout_s(self) -> float:
+        """How long to wait for a head. Of a TLS connection, replies may still be on their way: the
+        transport counts only what it has not encrypted.
+        """
+        options = self._server.options
+        if self._server.scheme == "http" or self._buffer:
+            return options.head_timeout_s
+        return max(options.head_timeout_s, options.reply_timeout_s)
 
     def _close(self, *, linger: bool) -> None:
         self._buffer = b""

@@ -48,6 +48,10 @@ class Link(Protocol):
         """Wait until more can be sent, or the connection is closed."""
         ...
 
+    def watch(self) -> None:
+        """Abort if the application waits for a disconnect that could not be seen."""
+        ...
+
     def body_read(self) -> None:
         """Receive more: the part of the body that had arrived was read."""
         ...
@@ -119,6 +123,11 @@ class Exchange:
         self.disconnected = True
         self._wake()
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether the application has read the body and waits for the caller to disconnect."""
+        return self._was_read and self._arrival is not None
+
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
@@ -139,6 +148,7 @@ class Exchange:
                 if not self._status:
                     self._link.write(_CONTINUE)
             self._arrival = asyncio.get_running_loop().create_future()
+            self._link.watch()
             try:
                 await self._arrival
             finally:
@@ -160,7 +170,8 @@ class Exchange:
     async def send(self, event: MutableMapping[str, Any]) -> None:
         """Send the head or a part of the body; waits until the connection can take more.
 
-        After a disconnect this does nothing, as ASGI asks for.
+        After a disconnect, the last part is dropped, and an earlier one raises ``OSError``, as ASGI
+        asks for: the application must stop producing.
         """
         if event["type"] == "http.response.start":
             self._status = event["status"]
@@ -168,8 +179,10 @@ class Exchange:
             return
         body: bytes = event.get("body", b"")
         more: bool = event.get("more_body", False)
-        self.ended = not more
         if self.disconnected:
+            if more:
+                raise OSError("the caller has disconnected")
+            self.ended = True
             return
         data = b"" if self._headers is None else self._reply_head(self._headers)
         if not self._bodiless:
@@ -178,7 +191,9 @@ class Exchange:
                 data += body if more else body + b"0\r\n\r\n"
             else:
                 data += body
-        if data and not self._link.write(data) and more:
+        is_free = not data or self._link.write(data)
+        self.ended = not more
+        if more and not is_free:
             await self._link.drained()
 
     def _reply_head(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

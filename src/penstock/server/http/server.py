@@ -35,8 +35,8 @@ _TICK_S: Final = 0.25
 #: How long to wait before accepting again when the system has no descriptors or memory.
 _PAUSE_S: Final = 0.5
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: How long a caller may take to confirm the end of a TLS connection.
-_TLS_END_S: Final = 1.0
+#: How long a caller may take to read the rest of a reply and confirm the end of a TLS connection.
+_TLS_END_S: Final = 5.0
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
@@ -74,6 +74,8 @@ class HttpServer:
         self._clock = clock
         self._tls = tls
         self._connections: set[Connection] = set()
+        self.calls: set[asyncio.Task[None]] = set()
+        """Requests that are being answered, also those whose caller has left."""
         #: Accepted, and not connected yet: TLS handshakes.
         self._connecting: set[asyncio.Task[None]] = set()
         self._accepting = False
@@ -105,15 +107,16 @@ class HttpServer:
         self._end()
 
     async def ended(self) -> None:
-        """Wait until every connection is closed."""
+        """Wait until every connection is closed and every call has ended."""
         await self._ended.wait()
 
     async def abort(self) -> None:
         """Abort every connection, and cancel the calls in progress."""
         self.stop()
-        tasks = [task for connection in self._connections if (task := connection.abort())]
-        tasks += self._connecting
-        for task in self._connecting:
+        for connection in tuple(self._connections):
+            connection.abort()
+        tasks = [*self.calls, *self._connecting]
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -133,6 +136,13 @@ class HttpServer:
         """Accept another connection in its place."""
         self._connections.discard(connection)
         self._has_room()
+
+    def answered(self, task: asyncio.Task[None] | None) -> None:
+        """Forget a call."""
+        if task is not None:
+            self.calls.discard(task)
+        if self.stopping:
+            self._end()
 
     # -- accepting -----------------------------------------------------------------------
 
@@ -196,7 +206,7 @@ class HttpServer:
             self._accept_more()
 
     def _end(self) -> None:
-        if not self._connections and not self._connecting:
+        if not self._connections and not self._connecting and not self.calls:
             self._ended.set()
 
     # -- time ----------------------------------------------------------------------------
@@ -214,6 +224,6 @@ class HttpServer:
         self.time += min(now - self._ticked, 2 * _TICK_S)
         self._ticked = now
         self._set_date()
+        self._ticking = self.loop.call_later(_TICK_S, self._tick) if self._connections else None
         for connection in tuple(self._connections):
             connection.check(self.time)
-        self._ticking = self.loop.call_later(_TICK_S, self._tick) if self._connections else None

@@ -164,3 +164,10 @@ def test_a_head_that_cannot_go_on(before: bytes, part: bytes) -> None:
     with pytest.raises(BadInput):
         check_partial(before, part)
     check_partial(b"\r", b"\n")
+
+
+def test_a_head_has_a_limited_number_of_headers() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: a" + b"\r\na:" * 255
+    assert len(parse_head(head).headers) == 256
+    with pytest.raises(BadInput, match="256 headers"):
+        parse_head(head + b"\r\na:")

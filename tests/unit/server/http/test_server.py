@@ -121,7 +121,8 @@ class Peer:
 
     async def close(self) -> None:
         self.writer.close()
-        await self.writer.wait_closed()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
 
 
 class Running:
@@ -446,4 +447,58 @@ async def test_an_abort_cancels_the_calls() -> None:
             await run.app.waiting.wait()
             await run.server.abort()
             await run.server.ended()
+            assert await peer.rest() == b""
+
+
+async def test_an_application_that_sends_to_a_caller_that_left_is_stopped() -> None:
+    async with running() as run:
+        peer = await run.peer(get("/endless"))
+        async with asyncio.timeout(PATIENCE_S):
+            await run.app.waiting.wait()
+            await peer.close()
+            while run.server.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert not run.app.left.is_set()
+
+
+async def test_a_stop_waits_for_a_call_whose_caller_left() -> None:
+    async with running() as run:
+        peer = await run.peer(get("/gate"))
+        async with asyncio.timeout(PATIENCE_S):
+            await run.app.waiting.wait()
+            await peer.close()
+            while run.server.open_connections:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            run.server.stop()
+            assert not run.server._ended.is_set()
+            run.app.go.set()
+            await run.server.ended()
+
+
+async def test_requests_behind_a_long_poll_do_not_hide_that_the_caller_left() -> None:
+    async with running() as run:
+        peer = await run.peer(get("/wait"))
+        async with asyncio.timeout(PATIENCE_S):
+            await run.app.waiting.wait()
+            with suppress(ConnectionError):
+                await peer.send(get("/a") * 20_000)
+            await run.app.left.wait()
+
+
+async def test_an_empty_line_does_not_prolong_the_wait_for_a_request() -> None:
+    async with running(head_timeout_s=1) as run:
+        peer = await run.peer()
+        async with asyncio.timeout(PATIENCE_S):
+            await run.until(lambda _: True)
+            (connection,) = run.server._connections
+            before = connection._since
+            run.server.time += 0.9
+            await peer.send(b"\r\n")
+            await peer.send(get("/a"))
+            await peer.until(b"GET /a 0")
+            run.server.time += 0.9
+            connection.data_received(b"\r\n")
+            assert connection._since == before + 0.9
+            run.server.time += 0.9
+            connection.check(run.server.time)
             assert await peer.rest() == b""
