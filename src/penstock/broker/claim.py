@@ -135,7 +135,12 @@ class Claiming(Scope):
         granted: list[Delivery] = []
 
         async def claim_one(queue: str, most: int) -> list[Delivery]:
-            found = await self._claim_now(queue, most, consumer, lease_ms)
+            claiming = asyncio.ensure_future(self._claim_now(queue, most, consumer, lease_ms))
+            try:
+                found = await asyncio.shield(claiming)
+            except asyncio.CancelledError:
+                self._waiting.finish(self._hand_back(claiming))
+                raise
             granted.extend(found)
             return found
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock import Broker
 from penstock.broker.claim_queues import FairTurns
 from penstock.errors import BadInput, BadName, UnknownQueue
@@ -170,3 +172,21 @@ async def test_a_queue_that_is_deleted_ends_the_wait_with_its_error(q: Broker) -
     await q.delete_queue("b")
     with pytest.raises(UnknownQueue):
         await waiting
+
+
+async def test_a_caller_that_stops_waiting_is_granted_nothing(tmp_path: Path) -> None:
+    async with penstock.open(f"rocksdb://{tmp_path}/store") as q:
+        for name in ("a", "b"):
+            await q.create_queue(name, f"topic = '{name}'")
+        for turns in range(12):
+            await q.publish("a", b"x")
+            waiting = asyncio.ensure_future(q.claim(["a", "b"], wait_ms=5_000))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            if waiting.cancelled():
+                (delivery,) = await q.claim("a", wait_ms=5_000)
+            else:
+                (delivery,) = waiting.result()
+            await q.ack(delivery)

@@ -57,6 +57,9 @@ _EXPIRED: Final = Ending(State.EXPIRED, None, None)
 
 def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
     """Route a message into the queue, as available or as delayed until it is due."""
+    if message.is_replacement and queue.home.last_grant:
+        # It may have been here before: receipts of that time are stale (S1).
+        queue.write_trail(message.id, Trail(replayed_grant=queue.home.last_grant))
     message, metadata = entering(queue.policy, message, metadata, now)
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
     entry = Entry.waiting(message.id, claim_id, 0, metadata, message)
@@ -77,7 +80,7 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
     first = claim_id_of(queue.policy.bucket_size, 0, 0)
     entries = []
     for message, metadata in batch:
-        if message.deliver_at > now or message.expires_at is not None:
+        if message.deliver_at > now or message.expires_at is not None or message.is_replacement:
             assign(queue, message, metadata, now)
         else:
             # claim_id_of and Entry.waiting inlined: saves 0.2 of 0.6 µs per message.
@@ -291,7 +294,7 @@ def revive(
     entry.at = now
     queue.home.replays += 1
     queue.home.touch()
-    queue.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
+    queue.home.forget_results(message_id)
     ending = Ending(State.DELAYED, None, due_at) if due_at > now else _AVAILABLE
     _end(queue, entry, now, Transition.REPLAY, ending, queue.trail(message_id))
     queue.watch_expiry(entry)
@@ -375,7 +378,8 @@ def _end(
     queue: Queue, entry: Entry, now: int, transition: Transition, ending: Ending, trail: Trail
 ) -> None:
     """Add the delivery where it goes, and the transition to its trail."""
-    if ending.removed:
+    # The router would take a removed message again, so a queue that is behind keeps it.
+    if ending.removed and queue.home.cursor is None:
         queue.failures += 1
         _drop(queue, entry, key_to_close(queue, entry.message))
         return

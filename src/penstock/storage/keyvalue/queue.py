@@ -134,15 +134,9 @@ class Queue:
         )
 
     def _count_from_zero(self) -> None:
-        self.delayed_count = 0
-        self.available_count = 0
-        self.in_flight_count = 0
-        self.done_count = 0
-        self.expired_count = 0
-        self.grants = 0
-        self.acks = 0
-        self.nacks = 0
-        self.failures = 0
+        self.delayed_count = self.available_count = self.in_flight_count = 0
+        self.done_count = self.expired_count = 0
+        self.grants = self.acks = self.nacks = self.failures = 0
 
     # -- describing --------------------------------------------------------------------
 
@@ -486,7 +480,13 @@ class Queue:
         suffix = message_id.to_bytes(8, "big")
         self.stage.delete(self.keys.attempts + suffix)
         self.stage.delete(self.keys.trail + suffix)
-        self.stage.delete(self.keys.result + suffix)
+        self.home.forget_results(message_id)
+
+    def forget_results(self, message_id: int) -> None:
+        """Remove the results of acks in the queue and in its dead-letter queue."""
+        for queue in (self, self.dead):
+            if queue is not None:
+                self.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
 
     def forget_replay_marks(self, low: int, high: int) -> None:
         """Remove the replay marks of messages with low <= id < high."""

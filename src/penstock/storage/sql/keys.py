@@ -182,6 +182,7 @@ class Keys:
         for number, (group, index) in list(opened.held.items()):
             if number not in keep:
                 work.drop(group, [index])
+                work.ended.add(number)
                 del opened.held[number]
                 continue
             record = replace(

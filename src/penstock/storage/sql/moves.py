@@ -176,7 +176,8 @@ def _end(
     state, error, due_at, removed = ending
     if state is State.FAILED:
         work.count(group.queue, Kind.FAILURES, len(members))
-    if removed:
+    # The router would take a removed message again, so a queue that is behind keeps it.
+    if removed and work.tenant.numbered[group.queue].cursor is None:
         remove(work, group, members)
         return
     dead = is_dead(group.phase)

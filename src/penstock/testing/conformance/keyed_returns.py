@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.delivery import Ack, Delivery, Nack, Outcome, Reject, Release, Settlement
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Nack,
+    Outcome,
+    Reject,
+    Release,
+    Settlement,
+    Verdict,
+)
 from penstock.model.message import Outgoing, Published
 from penstock.model.queue import Backoff, Ordering
 from penstock.model.states import State
@@ -58,6 +67,21 @@ class TestKeyedReturns(Conformance):
         assert again.receipt != claimed.receipt
         await store.ack(again)
         assert ids_of(await store.claim(limit=9)) == [other]
+
+    @law("S1")
+    async def test_a_receipt_of_an_earlier_stay_is_stale(self, store: Store) -> None:
+        """The message left the queue by one replacement and came back by another."""
+        await store.queue("q", "color = 'red'")
+        await store.queue("other")
+        await put(store, b"1")
+        before = await store.claim_one()
+        await store.nack(before, "again", 0)
+        assert (await put(store, b"2", color="blue")).replaced
+        assert (await put(store, b"3")).replaced
+        now = await store.claim_one()
+        assert (await store.ack(now)).ok
+        assert (await store.ack(before)).verdict is Verdict.STALE
+        assert (await store.ack(now)).ok
 
     @law("C2")
     async def test_attempts_run_out_although_the_message_was_replaced(self, store: Store) -> None:

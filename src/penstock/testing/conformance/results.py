@@ -115,6 +115,19 @@ class TestResults(Conformance):
         assert (found.status, found.result, found.error) == (ResultStatus.DONE, b"ok", None)
 
     @law("Q1")
+    async def test_a_result_does_not_outlive_a_replay(self, store: Store) -> None:
+        await store.queue()
+        (message_id,) = await store.publish(b"x")
+        await store.fail_one()
+        await store.ack(await store.claim_one("q.dlq"), b"old")
+        await store.engine.replay(TENANT, "q", ReplaySource.LOG, None, 9)
+        await store.fail_one()
+        await store.ack(await store.claim_one("q.dlq"))
+        for queue in ("q", "q.dlq"):
+            found = await store.engine.result(TENANT, queue, message_id)
+            assert found is not None
+            assert found.result is None
+
     async def test_each_queue_has_its_own(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")

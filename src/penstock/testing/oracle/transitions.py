@@ -123,7 +123,7 @@ def fail(
     note(
         queue, held, transition, now, state=State.FAILED, consumer=consumer, error=error, dead=False
     )
-    if not queue.policy.dead_letters:
+    if not queue.policy.dead_letters and queue.cursor is None:
         del queue.deliveries[held.message_id]
     forget_empty_partitions(store, queue)
 
