@@ -157,7 +157,7 @@ async def test_the_worker_runs_as_written() -> None:
     space: dict[str, Any] = {}
     exec(example, space)
     async with inline(space["app"]) as q:
-        await q.create_queue("billing", "topic = 'orders'")
+        await q.put_queue("billing", "topic = 'orders'")
         published = await q.publish("orders", {"order": 7})
         await q.run_until_idle()
         result = await q.result("billing", published.id)

@@ -20,6 +20,7 @@ from penstock.errors import (
     QueueFull,
     ServiceError,
     StoreError,
+    TaskError,
 )
 
 __all__ = ["Exit", "exit_of"]
@@ -57,7 +58,7 @@ _FAMILIES: Final = (
     (Conflict, Exit.CONFLICT),
     ((QueueFull, Busy), Exit.RETRY_LATER),
     (AccessError, Exit.NO_ACCESS),
-    ((ServiceError, PipelineError, StoreError), Exit.UNAVAILABLE),
+    ((ServiceError, PipelineError, StoreError, TaskError), Exit.UNAVAILABLE),
 )
 
 

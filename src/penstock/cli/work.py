@@ -60,6 +60,9 @@ def work(app: str, processes: int, reload: bool, process: int | None) -> None:
     configure_logging("json" if choices().json else chosen.log_format, chosen.log_level)
     if process is None and (processes > 1 or reload):
         changes = source_changes(Path.cwd()) if reload else None
+        if reload:
+            # Compiled files are compared by size and by second: a quick edit would be missed.
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         command = partial(_child, app, numbered=processes > 1)
         sys.exit(asyncio.run(supervise(command, processes, changes)))
     found = _load(app)

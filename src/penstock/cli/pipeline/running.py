@@ -20,7 +20,7 @@ import click
 
 from penstock.cli import printing
 from penstock.cli.exits import Exit
-from penstock.cli.options import choices, stacked, target_options
+from penstock.cli.options import choices, server_options, stacked
 from penstock.cli.progress import Meter, meter
 from penstock.cli.session import SOON_MS, settings
 from penstock.errors import BadInput
@@ -50,8 +50,7 @@ def to_pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 #: The options that every job has.
 job_options: Final = stacked(
-    target_options,
-    click.option("--ca", metavar="FILE", help="CA certificates for an https server."),
+    server_options,
     click.option(
         "--master",
         metavar="URL",
@@ -85,7 +84,6 @@ def run(
     name: str,
     job: Callable[..., Summary],
     *,
-    ca: str | None,
     master: str | None,
     lake: str | None,
     conf: dict[str, str],
@@ -94,8 +92,8 @@ def run(
     **parameters: Any,
 ) -> None:
     """Run the job with its parameters and print its summary; violations set the exit code."""
-    if choices().store is not None:
-        raise BadInput("Jobs talk to a server: use --url.", field="store")
+    if choices().cert is not None:
+        raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
     found = settings().settings
     # Import pyspark and pyarrow only when a job runs.
     from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
@@ -106,7 +104,7 @@ def run(
 
     check_java()
     options = JobOptions(
-        server=Server(found.url, found.credential, ca),
+        server=Server(found.url, found.credential, choices().ca),
         lake=lake,
         master=master,
         settings=conf,

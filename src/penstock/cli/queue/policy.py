@@ -34,7 +34,13 @@ policy_options: Final = stacked(
         help="The lease of claims that specify none: 30s.",
     ),
     # The name of --lease up to version 0.1.
-    click.option("--visibility-timeout", "visibility_timeout_ms", type=DURATION, hidden=True),
+    click.option(
+        "--visibility-timeout",
+        "visibility_timeout_ms",
+        type=DURATION,
+        hidden=True,
+        help="The old name of --lease.",
+    ),
     click.option("--min-lease", "min_lease_ms", type=DURATION, help="The shortest lease allowed."),
     click.option("--max-lease", "max_lease_ms", type=DURATION, help="The longest lease allowed."),
     click.option("--backoff-base", type=DURATION, help="The longest delay after the first nack."),
