@@ -179,7 +179,7 @@ def _overwrite_claims(patch: _Patch) -> None:
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
     last = "WHERE new.ordinal > replaced"
     assert last in body
-    conflict = f"ON CONFLICT (queue, phase, rank, place) DO UPDATE SET {changes}"
+    conflict = f"ON CONFLICT (queue, phase, rank, row_key) DO UPDATE SET {changes}"
     server("postgresql").sql(body.replace(last, f"{last} {conflict}"), NAME)
 
 
@@ -196,13 +196,13 @@ DEFECTS: dict[Callable[[_Patch], None], int] = {
     _do_not_lock_buckets: 0,
     _do_not_wait_for_publishes: 255,
     _ignore_the_catalog_version: 113,
-    _remove_segments_unchecked: 296,
-    _settle_replayed_deliveries: 13,
-    _repeat_any_ack: 52,
+    _remove_segments_unchecked: 245,
+    _settle_replayed_deliveries: 4,
+    _repeat_any_ack: 102,
     _accept_stale_receipts: 30,
     _read_ids_before_writing_them: 18,
-    _repeat_lost_commits: 205,
-    _overwrite_claims: 54,
+    _repeat_lost_commits: 89,
+    _overwrite_claims: 109,
 }
 
 
