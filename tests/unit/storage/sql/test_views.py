@@ -22,7 +22,7 @@ from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
-from tests.databases import store_url
+from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import Caller, caller
 from tests.unit.storage.sql.pairs import LATEST, NAME, TENANT, claim, opened, settled
 
@@ -122,8 +122,15 @@ async def fill(engine: Engine, clock: FakeClock) -> None:
     policies = {
         "moves": QueuePolicy(filter="topic = 'moves'"),
         "ordered": QueuePolicy(filter="topic = 'kept'", ordering=Ordering.PARTITION),
-        "odd": QueuePolicy(filter=f"key = '{ODD[:-5]}'", description=ODD, paused=True, max_depth=7),
-        "all": QueuePolicy(),
+        "odd": QueuePolicy(
+            filter=f"key = '{ODD[:-5]}'",
+            description=ODD,
+            paused=True,
+            max_depth=7,
+            lease_ms=7_000,
+            labels={"team": ODD, ODD: ""},
+        ),
+        "all": QueuePolicy(message_ttl_ms=10**8),
     }
     for name, policy in policies.items():
         await engine.put_queue(TENANT, name, policy, LATEST)
@@ -332,6 +339,22 @@ async def test_views_show_what_the_verbs_show(dialect: str) -> None:
         for row in rows:
             row["policy"] = json.loads(row["policy"])
         assert _sorted(rows, "tenant", "name") == _sorted(expected, "tenant", "name")
+
+
+async def test_the_lease_has_its_present_name_however_it_is_stored(dialect: str) -> None:
+    clock = FakeClock()
+    async with opened(dialect, clock) as (engine,), selecting(dialect) as views:
+        await engine.put_queue(TENANT, "q", QueuePolicy(lease_ms=7_000), LATEST)
+        for name, lease_ms in (("visibility_timeout_ms", 8_000), ("lease_ms", 9_000)):
+            stored = json.dumps({"filter": "TRUE", "paused": False, name: lease_ms})
+            text = f"convert_to('{stored}', 'UTF8')" if dialect == "postgresql" else f"'{stored}'"
+            server(dialect).sql(f"UPDATE penstock_queue SET policy = {text}", NAME)
+            (row,) = await views.rows("penstock_queues", "policy")
+            assert json.loads(row["policy"]) == {
+                "filter": "TRUE",
+                "paused": False,
+                "lease_ms": lease_ms,
+            }
 
 
 def _quoted(dialect: str, name: str) -> str:

@@ -336,7 +336,11 @@ SELECT
         WHERE tally.queue = queue.number AND tally.kind = 14
     ) AS dead_letters_done,
     queue.dead_paused AS dead_letters_paused,
-    stored.policy
+    -- The lease is stored by its old name, which servers of older versions read.
+    JSON_REMOVE(
+        JSON_SET(stored.policy, '$.lease_ms', COALESCE(stored.old_lease_ms, stored.lease_ms)),
+        '$.visibility_timeout_ms'
+    ) AS policy
 FROM penstock_queue AS queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 CROSS JOIN JSON_TABLE(
@@ -351,6 +355,8 @@ CROSS JOIN JSON_TABLE(
     '$' COLUMNS (
         filter VARCHAR(4096) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$.filter',
         paused BOOLEAN PATH '$.paused',
+        old_lease_ms BIGINT PATH '$.visibility_timeout_ms',
+        lease_ms BIGINT PATH '$.lease_ms',
         policy JSON PATH '$'
     )
 ) AS stored;

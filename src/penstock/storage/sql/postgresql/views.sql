@@ -234,7 +234,11 @@ SELECT
     counts.dead_letters_in_flight,
     counts.dead_letters_done,
     queue.dead_paused AS dead_letters_paused,
-    stored.policy
+    -- The lease is stored by its old name, which servers of older versions read.
+    stored.policy - 'visibility_timeout_ms' || jsonb_build_object(
+        'lease_ms',
+        coalesce(stored.policy -> 'visibility_timeout_ms', stored.policy -> 'lease_ms')
+    ) AS policy
 FROM penstock_queue AS queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 CROSS JOIN LATERAL (
