@@ -123,9 +123,24 @@ async def test_what_asks_for_more_than_one_statement_has_a_transaction(
     before = len(begun)
     await pair.a.publish(TENANT, "old", [NewMessage(b"3")], batch_id="b")
     assert len(begun) == before + 1
-    # A claim of what has a key closes it.
-    assert payloads(await claim(pair.a, "old")) == [b"0", b"1", b"2", b"3"]
-    assert len(begun) == before + 2
+
+
+@pytest.mark.usefixtures("calm")
+async def test_what_ends_a_delivery_with_a_key_has_a_transaction(
+    pair: Pair, begun: list[str]
+) -> None:
+    await pair.a.publish(TENANT, "old", [NewMessage(b"1", key="k")])
+    begun.clear()
+    # Neither a claim nor a return closes the key.
+    plain, keyed = await claim(pair.a, "old")
+    assert await settled(pair.a, "old", Ack(plain.receipt), Release(keyed.receipt)) == ["ok"] * 2
+    (keyed,) = await claim(pair.a, "old")
+    assert begun == []
+    assert await settled(pair.a, "old", Ack(keyed.receipt)) == ["ok"]
+    assert len(begun) == 1
+    await pair.a.publish(TENANT, "old", [NewMessage(b"2", key="k")])
+    assert payloads(await claim(pair.a, "old")) == [b"2"]
+    assert (await pair.b.stats(TENANT, "old")).done == 2
 
 
 async def test_an_ordered_queue_has_transactions(pair: Pair) -> None:
