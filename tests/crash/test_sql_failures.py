@@ -22,7 +22,7 @@ import pytest
 
 import penstock
 from penstock import Broker
-from penstock.errors import CommitFailed, StoreBusy, UnknownQueue
+from penstock.errors import CommitFailed, QueueExists, StoreBusy, UnknownQueue
 from penstock.model.queue import Backoff, Ordering, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.sql.engine import SqlEngine
@@ -46,6 +46,7 @@ OUTAGE_S = 1.6
 #: What an operator does meanwhile.
 VERBS: tuple[Callable[[Broker], Awaitable[object]], ...] = (
     lambda q: q.create_queue(SIDE, f"topic = '{SIDE}'", start="earliest"),
+    lambda q: q.put_queue(SIDE, f"topic = '{SIDE}'", start="earliest"),
     lambda q: q.update_queue(SIDE, max_attempts=3),
     lambda q: q.delete_queue(SIDE),
     lambda q: q.pause(SIDE),
@@ -155,7 +156,8 @@ async def _operate(brokers: list[Broker], history: History, random: Random) -> N
         verb = random.choice(VERBS)
         try:
             await verb(random.choice(brokers))
-        except UnknownQueue:
+        except (UnknownQueue, QueueExists):
+            # It may be there or not, and with another policy.
             pass
         except history.expected as error:
             history.failed(error)
