@@ -36,7 +36,6 @@ def test_jobs_are_listed() -> None:
     "words, code, said",
     [
         (("report", "--url", "http://127.0.0.1:9"), Exit.UNAVAILABLE, "127.0.0.1:9"),
-        (("report", "--store", "memory://"), Exit.BAD_INPUT, "--url"),
         (("archive", "--conf", "nothing"), Exit.BAD_INPUT, "KEY=VALUE"),
         (("ingest", "in", "orders", "--column", "key"), Exit.BAD_INPUT, "NAME=COLUMN"),
         (("replay", "q", "--source", "elsewhere"), Exit.USAGE, "lake"),
