@@ -41,9 +41,12 @@ async def supervise(
     return await _Supervisor(command, count, changes).run()
 
 
-async def source_changes(root: Path) -> AsyncIterator[None]:
-    """Yield when a Python file below ``root`` was changed, added or removed."""
-    before = await asyncio.to_thread(source_stamps, root)
+def source_changes(root: Path) -> AsyncIterator[None]:
+    """Yield when a Python file below ``root`` is changed, added or removed from now on."""
+    return _changes(root, source_stamps(root))
+
+
+async def _changes(root: Path, before: dict[str, int]) -> AsyncIterator[None]:
     while True:
         await asyncio.sleep(_LOOK_S)
         after = await asyncio.to_thread(source_stamps, root)
