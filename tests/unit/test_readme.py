@@ -123,7 +123,7 @@ def test_what_make_bench_runs(tmp_path: Path) -> None:
     )
     assert done.returncode in (0, 1), done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 48, done.stderr
+    assert len(lines) == 49, done.stderr
     assert all(re.match(r" *\d+\.\d\d  \(at (least|most) \d+\.\d\d, ", line) for line in lines)
     # One of them is no measurement: nothing is lost or doubled by a death.
     [killed] = [line for line in lines if "killed" in line]
