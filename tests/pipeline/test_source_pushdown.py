@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.filters import parse
+from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_ITEMS, MAX_FILTER_NODES
 from penstock.pipeline.format.pushdown import NOTHING, Pushed, push
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.reading import reader
@@ -108,9 +109,10 @@ def test_conditions_of_the_server(one: Filter, text: str) -> None:
         EqualTo(("priority",), 1.5),
         EqualTo(("size",), 2**64),
         EqualTo(("topic",), "a\x00b"),
-        EqualTo(("topic",), "x" * 5_000),
+        EqualTo(("topic",), "x" * MAX_FILTER_BYTES),
         Not(EqualTo(("offset",), 5)),
         In(("offset",), (1, 2)),
+        In(("priority",), tuple(range(MAX_FILTER_ITEMS + 1))),
         In(("topic",), ("a", None)),
         Not(In(("key",), ("a", None))),
         In(("topic",), ()),
@@ -127,12 +129,14 @@ def test_what_is_not_the_same_is_left_to_spark(one: Filter) -> None:
 
 
 def test_conditions_are_joined_as_long_as_there_is_room() -> None:
-    many = [EqualTo(("topic",), f"topic-{number}") for number in range(100)]
+    # A comparison has three nodes, so a third of the limit is more than there is room for.
+    count = MAX_FILTER_NODES // 3
+    many = [EqualTo(("topic",), f"topic-{number}") for number in range(count)]
     found, left = push(many, Pushed(where="(a = 1 OR b = 2)"))
     assert found.where is not None
     assert found.where.startswith("(a = 1 OR b = 2) AND topic = 'topic-0' AND ")
     parse(found.where)
-    assert 0 < len(left) < 100
+    assert 0 < len(left) < count
     assert left == many[-len(left) :]
 
 
