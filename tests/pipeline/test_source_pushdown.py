@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.filters import parse
+from penstock.filters.tree import MAX_FILTER_DEPTH
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_ITEMS, MAX_FILTER_NODES
 from penstock.pipeline.format.pushdown import NOTHING, Pushed, push
 from tests.pipeline.hosted import Hosted
@@ -160,3 +161,22 @@ def test_what_is_pushed_is_read(server: Hosted) -> None:
     # Only what the range leaves was asked for.
     asked = [seen.path for seen in server.host.requests if "format=arrow" in seen.path]
     assert all("from=7&to=9" in path for path in asked)
+
+
+def _longest() -> str:
+    start = "topic = 'a' OR topic = '"
+    return start + "x" * (MAX_FILTER_BYTES - len(start) - 1) + "'"
+
+
+@pytest.mark.parametrize(
+    "where", [_longest(), "(" * MAX_FILTER_DEPTH + "topic = 'a'" + ")" * MAX_FILTER_DEPTH]
+)
+def test_a_filter_at_a_limit_is_read_and_conditions_are_left_to_spark(
+    server: Hosted, where: str
+) -> None:
+    server.publish("a", b"x")
+    server.publish("b", b"x")
+    full = reader(server, where=where)
+    assert full.pushFilters([EqualTo(("topic",), "b")]) == [EqualTo(("topic",), "b")]
+    batches: list[Any] = [batch for part in full.partitions() for batch in full.read(part)]
+    assert [topic for batch in batches for topic in batch.column("topic").to_pylist()] == ["a"]

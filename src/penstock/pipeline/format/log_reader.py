@@ -33,7 +33,7 @@ class LogReader(DataSourceReader):
         options.refuse("maxOffsetsPerTrigger", why="is for readStream")
         self._options = options
         self._schema = schema
-        self._pushed = Pushed(where=None if options.where is None else f"({options.where})")
+        self._pushed = Pushed(where=_bracketed(options.where))
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802
@@ -54,7 +54,18 @@ class LogReader(DataSourceReader):
         # Spark invents a partition if there is none.
         if not isinstance(partition, Range):
             return iter(())
-        return read_range(partition, self._options, self._schema, self._pushed.where)
+        return read_range(partition, self._options, self._schema, self._where)
+
+    @property
+    def _where(self) -> str | None:
+        # Brackets count towards the limits of a filter, and the option alone needs none.
+        where = self._pushed.where
+        return self._options.where if where == _bracketed(self._options.where) else where
+
+
+def _bracketed(where: str | None) -> str | None:
+    """A filter to which conditions may be joined with AND."""
+    return None if where is None else f"({where})"
 
 
 def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING) -> list[Range]:
