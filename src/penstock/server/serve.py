@@ -151,8 +151,8 @@ async def _serve(
         if not await serving.stopped(settings.grace_s):
             log.warning("Calls were still in progress after %g s.", settings.grace_s)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        # The signal handlers stay until the loop is closed: a second signal must not end the
+        # process while it closes the store.
         await server.abort()
 
 
