@@ -216,11 +216,12 @@ class QueueApi(Protocol):
 
     def consume(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
     ) -> AsyncIterator[Lease]:
         """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
         ...

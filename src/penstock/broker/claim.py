@@ -19,17 +19,13 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.api import ANONYMOUS
-from penstock.broker.claim_queues import (
-    FairTurns,
-    check_claim_order,
-    check_claim_queues,
-    claim_round,
-)
+from penstock.broker.claim_queues import FairTurns, claim_round
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.broker.wait_lists import QueueWaitList
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import PenstockError
 from penstock.model.bucket import Bucket
+from penstock.model.claim_queues import check_claim_order, check_claim_queues
 from penstock.model.delivery import ClaimOrder, Delivery, Ownership, Release
 from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole

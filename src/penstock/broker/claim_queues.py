@@ -10,37 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from penstock.errors import BadInput, PenstockError
+from penstock.errors import PenstockError
 from penstock.model.delivery import ClaimOrder, Delivery
-from penstock.model.limits import MAX_CLAIM_BYTES, MAX_CLAIM_QUEUES, check_queue_name, shown
+from penstock.model.limits import MAX_CLAIM_BYTES
 
-__all__ = ["FairTurns", "check_claim_order", "check_claim_queues", "claim_round"]
+__all__ = ["FairTurns", "claim_round"]
 
 #: Lists of queues whose turn is remembered.
 _MAX_TURNS: Final = 1_000
 
 #: Claims up to so many deliveries of one queue.
 _ClaimOne: TypeAlias = Callable[[str, int], Awaitable[list[Delivery]]]
-
-
-def check_claim_order(order: object) -> None:
-    """Refuse an order that is neither ``given`` nor ``fair``."""
-    if order not in ("given", "fair"):
-        raise BadInput(f"order is {shown(order)}; it must be 'given' or 'fair'.", field="order")
-
-
-def check_claim_queues(queues: object) -> tuple[str, ...]:
-    """Return the queues of a claim if they are valid names, distinct, and not too many."""
-    if not isinstance(queues, list | tuple) or not 1 <= len(queues) <= MAX_CLAIM_QUEUES:
-        raise BadInput(
-            f"queues must be a list of 1 to {MAX_CLAIM_QUEUES} queues.",
-            field="queues",
-            limit=MAX_CLAIM_QUEUES if queues else 1,
-        )
-    names = tuple(check_queue_name(name, "queues") for name in queues)
-    if len(set(names)) < len(names):
-        raise BadInput("queues names a queue twice.", field="queues")
-    return names
 
 
 class FairTurns:

@@ -29,7 +29,7 @@ from penstock.cli.options import choices
 from penstock.cli.printing import safe
 from penstock.cli.session import lasting
 from penstock.errors import StaleReceipt
-from penstock.model.delivery import Ack, Delivery, Release, Settlement
+from penstock.model.delivery import Ack, ClaimOrder, Delivery, Release, Settlement
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
 
@@ -41,7 +41,7 @@ _DEFAULT_BATCH: Final = 100
 
 
 @click.command
-@click.argument("queue")
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option(
@@ -69,11 +69,18 @@ _DEFAULT_BATCH: Final = 100
     show_default=True,
     help="The most deliveries per claim.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(["given", "fair"]),
+    default="given",
+    show_default=True,
+    help="Of several queues: the first that has some, or each in turn.",
+)
 @lasting
 async def consume(
     q: QueueApi,
     /,
-    queue: str,
+    queues: tuple[str, ...],
     limit: int | None,
     follow: bool,
     wait_ms: int,
@@ -83,15 +90,17 @@ async def consume(
     consumer: str | None,
     lease_ms: int | None,
     batch: int,
+    order: ClaimOrder,
 ) -> None:
-    """Print the payloads of QUEUE, one per line, and ack them.
+    """Print the payloads of one or more queues, one per line, and ack them.
 
-    Ends when the queue is empty; with --follow it waits for more. With --json each line is the
+    Ends when the queues are empty; with --follow it waits for more. With --json each line is the
     whole delivery. A delivery is acked after its line was written.
 
     \b
     Examples:
       penstock consume billing --follow
+      penstock consume urgent billing --follow
       penstock consume billing --limit 10 --json
       penstock consume billing --no-ack
       penstock consume mails --follow --exec 'sendmail -t'
@@ -100,10 +109,11 @@ async def consume(
         raise click.UsageError("--no-ack prints one claim: it excludes --follow and --exec.")
     arguments = _split(command)
     consumer = consumer or f"penstock-cli-{os.getpid()}"
-    claim = partial(q.claim, queue, consumer=consumer, lease_ms=lease_ms)
+    names: str | tuple[str, ...] = queues[0] if len(queues) == 1 else queues
+    claim = partial(q.claim, names, consumer=consumer, lease_ms=lease_ms, order=order)
     # The command runs for one delivery at a time; others should not wait claimed.
     batches = _claims(claim, limit, 1 if arguments else batch, None if follow else wait_ms)
-    is_ordered = (await q.queue(queue)).policy.ordering is Ordering.PARTITION
+    ordered = [name for name in queues if await _is_ordered(q, name)]
     try:
         async for deliveries in batches:
             if arguments:
@@ -114,9 +124,13 @@ async def consume(
             if not ack:
                 return
     finally:
-        if is_ordered:
+        for name in ordered:
             # Free its partitions immediately instead of when the lease lapses.
-            await q.leave(queue, consumer)
+            await q.leave(name, consumer)
+
+
+async def _is_ordered(q: QueueApi, queue: str) -> bool:
+    return (await q.queue(queue)).policy.ordering is Ordering.PARTITION
 
 
 async def _claims(
@@ -149,23 +163,32 @@ async def _print(q: QueueApi, deliveries: Sequence[Delivery], *, end: bytes, ack
         stream.flush()
     except OSError:
         # The reader is gone or the disk is full. Lines that did arrive will arrive twice.
-        await _settle(q, [Release(item.receipt) for item in deliveries], deliveries[0].queue)
+        await _settle(q, deliveries, Release)
         raise
-    settlements = [(Ack if ack else Release)(item.receipt) for item in deliveries]
-    await _settle(q, settlements, deliveries[0].queue)
+    await _settle(q, deliveries, Ack if ack else Release)
 
 
-async def _settle(q: QueueApi, settlements: Sequence[Settlement], queue: str) -> None:
+async def _settle(q: QueueApi, deliveries: Sequence[Delivery], verb: type[Ack | Release]) -> None:
     """Settle completely, even if Ctrl-C comes meanwhile: the lines are written already."""
-    settling = asyncio.ensure_future(q.settle(queue, settlements))
+    settling = asyncio.ensure_future(_settle_queues(q, deliveries, verb))
     try:
-        reply = await asyncio.shield(settling)
+        stale = await asyncio.shield(settling)
     except asyncio.CancelledError:
         await settling
         raise
-    stale = sum(not outcome.ok for outcome in reply.outcomes)
     if stale:
         printing.note(f"{stale} leases lapsed before they could be settled: see --lease.")
+
+
+async def _settle_queues(
+    q: QueueApi, deliveries: Sequence[Delivery], verb: type[Ack | Release]
+) -> int:
+    """Settle the deliveries of each queue; returns how many leases had lapsed."""
+    by_queue: dict[str, list[Settlement]] = {}
+    for item in deliveries:
+        by_queue.setdefault(item.queue, []).append(verb(item.receipt))
+    replies = [await q.settle(queue, items) for queue, items in by_queue.items()]
+    return sum(not outcome.ok for reply in replies for outcome in reply.outcomes)
 
 
 def _line(delivery: Delivery) -> bytes:

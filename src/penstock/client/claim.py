@@ -13,10 +13,10 @@ import msgspec
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_claim, check_wait
-from penstock.broker.claim_queues import check_claim_order, check_claim_queues
 from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
+from penstock.model.claim_queues import check_claim_order, check_claim_queues
 from penstock.model.delivery import ClaimOrder, Delivery, Ownership
 from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_name, check_queue_name

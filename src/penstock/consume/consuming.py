@@ -7,11 +7,13 @@ join and leave, so it behaves the same on both.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from weakref import WeakSet
 
 from penstock.api import QueueApi
 from penstock.consume.consumption import DEFAULT_IN_FLIGHT, Consumption
 from penstock.consume.prefetch import Prefetch
+from penstock.model.delivery import ClaimOrder
 from penstock.model.duration import Duration
 
 __all__ = ["Consuming"]
@@ -25,11 +27,12 @@ class Consuming:
 
     def consume(
         self: QueueApi,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         consumer: str | None = None,
         max_in_flight: int = DEFAULT_IN_FLIGHT,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         """Claim forever: ``async for lease in q.consume("billing"): async with lease: …``.
@@ -37,6 +40,7 @@ class Consuming:
         At most ``max_in_flight`` deliveries are unsettled at any time, including those in the
         buffer; their leases are extended until they are settled. ``consumer`` is the name that
         owns partitions and is recorded with attempts. Setting ``stop`` ends the iteration.
+        ``queue`` may be a list of queues; ``order`` is that of ``claim``.
         """
         consumption = Consumption(
             self,
@@ -44,6 +48,7 @@ class Consuming:
             consumer=consumer,
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
+            order=order,
             stop=stop,
         )
         assert isinstance(self, Consuming)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, Self
 
 from penstock.api import QueueApi
@@ -28,8 +28,10 @@ from penstock.consume.lease import Lease
 from penstock.consume.naming import new_consumer_name
 from penstock.consume.pace import LOOP_PACE, Pace
 from penstock.consume.prefetch import Plan, Prefetch
+from penstock.model.claim_queues import check_claim_order, check_one_or_more_queues
+from penstock.model.delivery import ClaimOrder
 from penstock.model.duration import Duration, to_ms
-from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, check_whole
+from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_whole
 
 __all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
 
@@ -37,16 +39,17 @@ DEFAULT_IN_FLIGHT: Final = 32
 
 
 class Consumption(AsyncIterator[Lease]):
-    """An endless iterator over the deliveries of one queue."""
+    """An endless iterator over the deliveries of one queue, or of several."""
 
     def __init__(
         self,
         verbs: QueueApi,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         consumer: str | None = None,
         max_in_flight: int = DEFAULT_IN_FLIGHT,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
         stop: asyncio.Event | None = None,
         pace: Pace = LOOP_PACE,
     ) -> None:
@@ -55,13 +58,15 @@ class Consumption(AsyncIterator[Lease]):
         lease_ms = to_ms(lease_ms)
         if lease_ms is not None:
             check_whole("lease_ms", lease_ms, 1, MAX_LEASE_MS)
+        check_claim_order(order)
         plan = Plan(
-            queue=check_queue_name(queue),
+            queues=check_one_or_more_queues(queue),
+            order=order,
             consumer=check_name(new_consumer_name() if consumer is None else consumer, "consumer"),
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
         )
-        self.queue: Final = plan.queue
+        self.queues: Final = plan.queues
         self.consumer: Final = plan.consumer
         self._verbs = verbs
         self.prefetch: Final = Prefetch(verbs, plan, pace, stop)

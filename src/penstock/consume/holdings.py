@@ -1,8 +1,8 @@
 """Holdings: the unsettled claims of one consumer, and the task that extends them.
 
 A claim is extended when a third of its lease is over, together with all others of that age,
-in one settle call. Shorter work costs nothing. Buffered claims are extended like those that
-a program works on. Claims that a program forgot are not (C5).
+in one settle call per queue. Shorter work costs nothing. Buffered claims are extended like those
+that a program works on. Claims that a program forgot are not (C5).
 
 The receipt decides which consumer holds a delivery (S1): a consumer learns that it lost a
 claim when an extension finds the receipt stale.
@@ -37,9 +37,8 @@ _log = logging.getLogger("penstock.consume")
 class Holdings:
     """The claims that one consumer has not settled."""
 
-    def __init__(self, verbs: QueueApi, queue: str, pace: Pace, freed: Callable[[], None]) -> None:
+    def __init__(self, verbs: QueueApi, pace: Pace, freed: Callable[[], None]) -> None:
         self._verbs = verbs
-        self._queue = queue
         self._pace = pace
         self._freed = freed
         self._holds: dict[Receipt, Hold] = {}
@@ -68,14 +67,16 @@ class Holdings:
     async def release(self, holds: Iterable[Hold]) -> None:
         """Release claims that no task has started on; if that fails, they lapse."""
         held = [hold for hold in holds if hold.fate is Fate.HELD]
-        if not held:
-            return
         for hold in held:
             hold.begin("release")
+        for queue, some in _by_queue(held).items():
+            await self._release(queue, some)
+
+    async def _release(self, queue: str, held: Sequence[Hold]) -> None:
         try:
-            await self._verbs.settle(self._queue, [Release(h.delivery.receipt) for h in held])
+            await self._verbs.settle(queue, [Release(h.delivery.receipt) for h in held])
         except PenstockError as error:
-            _log.warning("%d claims of %r were not released: %s", len(held), self._queue, error)
+            _log.warning("%d claims of %r were not released: %s", len(held), queue, error)
             for hold in held:
                 hold.end(Fate.DROPPED)
         else:
@@ -106,14 +107,16 @@ class Holdings:
             await self.extend(old)
 
     async def extend(self, holds: Iterable[Hold]) -> None:
-        """Extend these in one call; the tasks of lost claims are cancelled."""
-        now = self._pace.now()
+        """Extend these in one call per queue; the tasks of lost claims are cancelled."""
         live = [hold for hold in holds if hold.fate in (Fate.HELD, Fate.SETTLING)]
-        if not live:
-            return
+        for queue, some in _by_queue(live).items():
+            await self._extend(queue, some)
+
+    async def _extend(self, queue: str, live: Sequence[Hold]) -> None:
+        now = self._pace.now()
         try:
             reply = await self._verbs.settle(
-                self._queue, [Extend(hold.delivery.receipt, _wanted_ms(hold, now)) for hold in live]
+                queue, [Extend(hold.delivery.receipt, _wanted_ms(hold, now)) for hold in live]
             )
         except UnknownQueue:
             # The queue is gone, and every claim with it.
@@ -122,7 +125,7 @@ class Holdings:
         except PenstockError as error:
             # There are retries left before the leases lapse, and a claim is lost only when its
             # receipt is reported as stale.
-            _log.warning("%d claims of %r were not extended: %s", len(live), self._queue, error)
+            _log.warning("%d claims of %r were not extended: %s", len(live), queue, error)
         else:
             for hold, outcome in zip(live, reply.outcomes, strict=True):
                 if outcome.ok:
@@ -144,6 +147,13 @@ class Holdings:
             self._some.clear()
             self._none.set()
         self._freed()
+
+
+def _by_queue(holds: Iterable[Hold]) -> dict[str, list[Hold]]:
+    found: dict[str, list[Hold]] = {}
+    for hold in holds:
+        found.setdefault(hold.delivery.queue, []).append(hold)
+    return found
 
 
 def _wanted_ms(hold: Hold, now: int) -> int:

@@ -46,7 +46,8 @@ class Membership:
         await self._holdings.extend(
             hold
             for hold in self._holdings
-            if (hold.delivery.message.partition_key or "") not in ownership.partitions
+            if hold.delivery.queue == self._queue
+            and (hold.delivery.message.partition_key or "") not in ownership.partitions
         )
 
     async def beat(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -26,7 +26,7 @@ from penstock.consume.holdings import Holdings
 from penstock.consume.membership import Membership
 from penstock.consume.pace import Pace
 from penstock.errors import Busy, PenstockError, StoreError
-from penstock.model.delivery import Delivery
+from penstock.model.delivery import ClaimOrder, Delivery
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
 
@@ -53,12 +53,16 @@ _running: set[asyncio.Task[None]] = set()
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The queue, the consumer's name, and how much to claim."""
+    """The queues, the consumer's name, and how much to claim."""
 
-    queue: str
+    queues: tuple[str, ...]
+    order: ClaimOrder
     consumer: str
     max_in_flight: int
     lease_ms: int | None
+
+    def __str__(self) -> str:
+        return ", ".join(self.queues)
 
 
 class Prefetch:
@@ -69,7 +73,7 @@ class Prefetch:
         self._plan = plan
         self._pace = pace
         self._stop_asked = stop
-        self._holdings = Holdings(verbs, plan.queue, pace, self._look_again)
+        self._holdings = Holdings(verbs, pace, self._look_again)
         #: Claims that were not taken yet; None marks the end.
         self._buffer: asyncio.Queue[Hold | None] = asyncio.Queue()
         self._unbegun: list[Hold] = []
@@ -136,16 +140,18 @@ class Prefetch:
 
     def _start(self) -> None:
         if self._main is None and not self._is_stopping:
-            self._main = asyncio.create_task(self._run(), name=f"consume {self._plan.queue}")
+            self._main = asyncio.create_task(self._run(), name=f"consume {self._plan}")
             _running.add(self._main)
             self._main.add_done_callback(_running.discard)
 
     async def _run(self) -> None:
-        membership: Membership | None = None
+        memberships: list[Membership] = []
         try:
             if self._stop_asked is not None:
                 self._keep_up(partial(self._heed, self._stop_asked))
-            membership = await self._enter()
+            self._keep_up(self._holdings.keep)
+            for queue in self._plan.queues:
+                await self._enter(queue, memberships)
             await self._claim_until_stopped()
         except asyncio.CancelledError:
             # The loop is ending, and the holders were cancelled too.
@@ -155,21 +161,18 @@ class Prefetch:
             self._error = error
         finally:
             self._is_stopping = True
-            await self._wind_up(membership)
+            await self._wind_up(memberships)
 
-    async def _enter(self) -> Membership | None:
-        """Find the queue, join it if it is ordered, and start to extend claims."""
-        plan = self._plan
-        info = await self._patiently(lambda: self._verbs.queue(plan.queue))
-        if info is None:
-            return None
-        self._keep_up(self._holdings.keep)
-        if info.policy.ordering is not Ordering.PARTITION:
-            return None
-        membership = Membership(self._verbs, plan.queue, plan.consumer, self._holdings, self._pace)
+    async def _enter(self, queue: str, memberships: list[Membership]) -> None:
+        """Find the queue, and join it if it is ordered."""
+        info = await self._patiently(lambda: self._verbs.queue(queue))
+        if info is None or info.policy.ordering is not Ordering.PARTITION:
+            return
+        consumer = self._plan.consumer
+        membership = Membership(self._verbs, queue, consumer, self._holdings, self._pace)
         await self._patiently(membership.join)
+        memberships.append(membership)
         self._keep_up(membership.beat)
-        return membership
 
     async def _claim_until_stopped(self) -> None:
         while not self._is_stopping:
@@ -185,13 +188,13 @@ class Prefetch:
             elif self._pace.now() - begun < _IDLE_MS:
                 await self._unless_stopped(self._pace.sleep(_IDLE_MS))
 
-    async def _wind_up(self, membership: Membership | None) -> None:
+    async def _wind_up(self, memberships: Sequence[Membership]) -> None:
         try:
             self._empty_buffer()
             await self._holdings.release(self._unbegun)
             self._buffer.put_nowait(None)
             await self._holdings.emptied()
-            if membership is not None:
+            for membership in memberships:
                 await membership.leave()
         finally:
             for task in self._upkeep:
@@ -208,11 +211,12 @@ class Prefetch:
     def _claim(self) -> Coroutine[Any, Any, list[Delivery]]:
         plan = self._plan
         return self._verbs.claim(
-            plan.queue,
+            plan.queues[0] if len(plan.queues) == 1 else plan.queues,
             limit=min(plan.max_in_flight - len(self._holdings), MAX_CLAIM),
             consumer=plan.consumer,
             lease_ms=plan.lease_ms,
             wait_ms=_WAIT_MS,
+            order=plan.order,
         )
 
     async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
@@ -234,7 +238,7 @@ class Prefetch:
         if isinstance(error, Busy):
             wait_ms = max(wait_ms, error.retry_after_ms)
         wait_ms = min(wait_ms, _MAX_BACK_OFF_MS)
-        _log.warning("%r: next try in %d ms: %s", self._plan.queue, wait_ms, error)
+        _log.warning("'%s': next try in %d ms: %s", self._plan, wait_ms, error)
         await self._unless_stopped(self._pace.sleep(wait_ms))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T], *, grace_ms: int = 0) -> T | None:

@@ -237,11 +237,12 @@ class SyncVerbs(BlockingVerbs):
 
     def consume(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
     ) -> SyncConsumption:
         """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
         return self._iterate(
@@ -250,6 +251,7 @@ class SyncVerbs(BlockingVerbs):
             consumer=consumer,
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
+            order=order,
         )
 
     def settle(

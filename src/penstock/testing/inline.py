@@ -52,8 +52,9 @@ class Inline(Broker):
         self._threads = Threads(1, "inline")
         stopping = asyncio.Event()
         self._handlings: dict[str, Handling] = {
-            item.queue: to_handling(item, app.layers, self._threads, stopping)
+            queue: to_handling(item, app.layers, self._threads, stopping)
             for item in app.registrations
+            for queue in item.queues
         }
         self._slots: dict[str, int | None] = {}
         app.bind(self)
@@ -95,11 +96,11 @@ class Inline(Broker):
     async def prepare(self) -> None:
         """Create the queues of the app: by their filters, or else by topics of the same name."""
         for item in self.app.registrations:
-            home = item.queue.removesuffix(DLQ_SUFFIX)
-            try:
-                await self.queue(home)
-            except UnknownQueue:
-                await create(self, home, item.filter or f"topic = '{home}'", item)
+            for home in (queue.removesuffix(DLQ_SUFFIX) for queue in item.queues):
+                try:
+                    await self.queue(home)
+                except UnknownQueue:
+                    await create(self, home, item.filter or f"topic = '{home}'", item)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A registration: the handlers of one queue, and how many deliveries are handled at a time."""
+"""A registration: the handlers of queues, and how many deliveries are handled at a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec import Struct
 from penstock.api import QueueApi
 from penstock.broker.queues import new_policy, to_start
 from penstock.errors import BadInput, UnknownQueue
-from penstock.model.delivery import Delivery
+from penstock.model.claim_queues import check_claim_order
+from penstock.model.delivery import ClaimOrder, Delivery
 from penstock.model.limits import (
     MAX_BATCH,
     MAX_LEASE_MS,
     MAX_NACK_DELAY_MS,
-    check_queue_name,
     check_whole,
     is_dead_letter,
 )
@@ -53,9 +53,9 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """A queue, and the options of its consumption."""
+    """One or more queues, and the options of their consumption."""
 
-    queue: str
+    queues: tuple[str, ...]
     name: str
     """Of the handler, or a list of the tasks."""
     choose: Callable[[Delivery], Rules]
@@ -64,10 +64,17 @@ class Registration(Struct, frozen=True, kw_only=True):
     max_in_flight: int
     """Deliveries handled or prefetched."""
     lease_ms: int | None
+    order: ClaimOrder = "given"
+    """In which order several queues are claimed from."""
     filter: str | None
     """If given, a missing queue is created."""
     start: str | Start
     policy: WorkerPolicyFields
+
+    @property
+    def label(self) -> str:
+        """The names of the queues, for log lines."""
+        return ", ".join(self.queues)
 
 
 def check_rules(rules: Rules) -> Rules:
@@ -81,7 +88,7 @@ def check_rules(rules: Rules) -> Rules:
 
 def check_registration(registration: Registration) -> Registration:
     """Return the registration if all fields are valid (E1)."""
-    check_queue_name(registration.queue)
+    check_claim_order(registration.order)
     check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
     check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
     if registration.lease_ms is not None:
@@ -94,7 +101,12 @@ def check_registration(registration: Registration) -> Registration:
                 field=field,
             )
         return registration
-    if is_dead_letter(registration.queue):
+    if len(registration.queues) > 1:
+        raise BadInput(
+            "A worker of several queues creates none; create them first, without this filter.",
+            field="filter",
+        )
+    if is_dead_letter(registration.queues[0]):
         raise BadInput("A dead-letter queue is created with its queue.", field="filter")
     to_start(registration.start)
     new_policy({"filter": registration.filter, **registration.policy})
@@ -102,17 +114,18 @@ def check_registration(registration: Registration) -> Registration:
 
 
 async def prepare(verbs: QueueApi, registration: Registration) -> None:
-    """Create the queue if it is missing. An existing one is not changed: its operator decides."""
-    try:
-        await verbs.queue(registration.queue)
-    except UnknownQueue as error:
-        if registration.filter is None:
-            raise UnknownQueue(
-                f"There is no queue {registration.queue!r} for {registration.name}; give "
-                "the worker a filter to have it created.",
-                field="queue",
-            ) from error
-        await create(verbs, registration.queue, registration.filter, registration)
+    """Create missing queues. An existing one is not changed: its operator decides."""
+    for queue in registration.queues:
+        try:
+            await verbs.queue(queue)
+        except UnknownQueue as error:
+            if registration.filter is None:
+                raise UnknownQueue(
+                    f"There is no queue {queue!r} for {registration.name}; give "
+                    "the worker a filter to have it created.",
+                    field="queue",
+                ) from error
+            await create(verbs, queue, registration.filter, registration)
 
 
 async def create(verbs: QueueApi, queue: str, filter: str, registration: Registration) -> None:

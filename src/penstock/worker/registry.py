@@ -14,6 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, Unpack
 
 from penstock.api import QueueApi
 from penstock.errors import BadInput
+from penstock.model.claim_queues import check_one_or_more_queues
+from penstock.model.delivery import ClaimOrder
 from penstock.model.limits import check_name, check_whole
 from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.queue import Start
@@ -85,7 +87,9 @@ class Registry(ABC):
     def registrations(self) -> tuple[Registration, ...]:
         """The registrations, in order; queues of tasks come last."""
         queues = (queue.registration for queue in self._task_queues.values() if len(queue))
-        return (*self._registrations.values(), *queues)
+        # A registration of several queues is there once per queue.
+        workers = {item.queues: item for item in self._registrations.values()}
+        return (*workers.values(), *queues)
 
     @property
     def periodics(self) -> tuple[Periodic, ...]:
@@ -99,11 +103,12 @@ class Registry(ABC):
 
     def worker(
         self,
-        queue: str,
+        queue: str | Sequence[str],
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         max_in_flight: int | None = None,
         lease_ms: int | None = None,
+        order: ClaimOrder = "given",
         timeout_ms: int | None = None,
         retry_ms: int | Sequence[int] = (),
         reject_on: _Errors = (),
@@ -111,7 +116,10 @@ class Registry(ABC):
         start: str | Start = "latest",
         **policy: Unpack[WorkerPolicyFields],
     ) -> Callable[[F], F]:
-        """Register a function that handles the deliveries of ``queue``.
+        """Register a function that handles the deliveries of ``queue``, one name or a list.
+
+        Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
+        ``fair`` gives every queue its turn.
 
         ``max_in_flight`` bounds the deliveries that are handled or prefetched; it defaults to
         twice the concurrency. A handling that takes longer than ``timeout_ms`` is cancelled and
@@ -119,25 +127,29 @@ class Registry(ABC):
         ``retry_ms`` are the delays after the first, second … failed attempt, instead of the
         queue's backoff. ``reject_on`` are exceptions that fail the delivery immediately. With
         ``filter``, a missing queue is created, with ``start`` and the fields of ``policy``; an
-        existing queue is not changed.
+        existing queue is not changed. A worker of several queues creates none.
         """
+        queues = check_one_or_more_queues(queue)
         names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
 
         def register(function: F) -> F:
-            self._check_free(queue)
+            for name in queues:
+                self._check_free(name)
             rules = _rules(Handler(function, names), timeout_ms, retry_ms, reject_on)
             registration = Registration(
-                queue=queue,
+                queues=queues,
                 name=rules.handler.name,
                 choose=lambda _: rules,
                 concurrency=concurrency,
                 max_in_flight=2 * concurrency if max_in_flight is None else max_in_flight,
                 lease_ms=lease_ms,
+                order=order,
                 filter=filter,
                 start=start,
                 policy=policy,
             )
-            self._registrations[queue] = check_registration(registration)
+            check_registration(registration)
+            self._registrations.update(dict.fromkeys(queues, registration))
             return function
 
         return register

@@ -70,21 +70,22 @@ class Running:
         for registration in self._registrations:
             consumption = Consumption(
                 self._verbs,
-                registration.queue,
+                registration.queues,
                 consumer=self._consumer,
                 max_in_flight=registration.max_in_flight,
                 lease_ms=registration.lease_ms,
+                order=registration.order,
                 pace=self._pace,
             )
             consumptions.append(consumption)
             handling = self._handling(registration)
             for number in range(registration.concurrency):
-                name = f"{registration.queue}-{number}"
+                name = f"{registration.label}-{number}"
                 readers.add(asyncio.create_task(_read(consumption, handling), name=name))
             _log.info(
-                "%s handles %r as %s, %d at a time",
+                "%s handles '%s' as %s, %d at a time",
                 registration.name,
-                registration.queue,
+                registration.label,
                 consumption.consumer,
                 registration.concurrency,
             )
@@ -105,7 +106,7 @@ class Running:
                 raise error
 
     def _handling(self, registration: Registration) -> Handling:
-        threads = Threads(registration.concurrency, registration.queue)
+        threads = Threads(registration.concurrency, registration.label)
         self._threads.append(threads)
         return to_handling(registration, self._middleware, threads, self._stopping)
 

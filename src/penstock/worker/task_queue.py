@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.errors import BadInput
 from penstock.model.delivery import Delivery
-from penstock.model.limits import shown
+from penstock.model.limits import check_queue_name, shown
 from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.settling_exceptions import Reject
 from penstock.worker.context import Context
@@ -37,7 +37,7 @@ class TaskQueue:
         policy: WorkerPolicyFields,
     ) -> None:
         self._options = Registration(
-            queue=queue,
+            queues=(check_queue_name(queue),),
             name=queue,
             choose=self._choose,
             concurrency=concurrency,
@@ -56,7 +56,7 @@ class TaskQueue:
     def registration(self) -> Registration:
         """The registration of the queue."""
         names = ", ".join(list(self._tasks)[:_SHOWN_TASKS])
-        return replace(self._options, name=names or self._options.queue)
+        return replace(self._options, name=names or self._options.label)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -66,7 +66,7 @@ class TaskQueue:
         name = rules.handler.name
         if name in self._tasks:
             raise BadInput(
-                f"There is a task {name!r} in queue {self._options.queue!r} already.", field="name"
+                f"There is a task {name!r} in queue {self._options.label!r} already.", field="name"
             )
         self._tasks[name] = rules
 

@@ -46,6 +46,19 @@ def test_limit(orders: Shell) -> None:
     assert states(orders) == {"done": 2, "available": 1}
 
 
+def test_several_queues_in_the_given_order(sh: Shell) -> None:
+    for queue in ("later", "urgent"):
+        for number in range(2):
+            sh("publish", queue, f"{queue} {number}")
+    said = sh("consume", "urgent", "later", "--limit", "3").stdout
+    assert said == "urgent 0\nurgent 1\nlater 0\n"
+    assert (states(sh, "urgent"), states(sh, "later")) == ({"done": 2}, {"done": 1, "available": 1})
+    sh("publish", "urgent", "urgent 2")
+    said = sh("consume", "urgent", "later", "--order", "fair", "--no-ack").stdout
+    assert sorted(said.splitlines()) == ["later 1", "urgent 2"]
+    assert states(sh, "later") == {"done": 1, "available": 1}
+
+
 def test_json_lines_hold_the_whole_delivery(orders: Shell) -> None:
     found = orders.lines("consume", "orders")
     assert [item["message"]["id"] for item in found] == [0, 1, 2]

@@ -100,8 +100,8 @@ class Spy(Broker):
             queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms, order=order
         )
         self.claimed += deliveries
-        assert isinstance(queue, str)
-        in_flight = (await self.stats(queue)).in_flight
+        names = [queue] if isinstance(queue, str) else queue
+        in_flight = sum([(await self.stats(name)).in_flight for name in names])
         self.most_in_flight = max(self.most_in_flight, in_flight)
         return deliveries
 
@@ -132,11 +132,12 @@ class Consume(Protocol):
 
     def __call__(
         self,
-        queue: str = "q",
+        queue: str | Sequence[str] = "q",
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
         stop: asyncio.Event | None = None,
     ) -> Consumption: ...
 
@@ -162,11 +163,12 @@ async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
     made: list[Consumption] = []
 
     def make(
-        queue: str = "q",
+        queue: str | Sequence[str] = "q",
         *,
         consumer: str | None = None,
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         consumption = Consumption(
@@ -175,6 +177,7 @@ async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
             consumer=consumer,
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
+            order=order,
             stop=stop,
             pace=ClockPace(clock),
         )

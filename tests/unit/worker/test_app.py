@@ -66,6 +66,27 @@ def test_a_queue_has_one_handler() -> None:
     app.worker("q")(nothing)
     with pytest.raises(BadInput, match="already"):
         app.worker("q")(nothing)
+    with pytest.raises(BadInput, match="already"):
+        app.worker(["other", "q"])(nothing)
+    # Nothing of the refused list stays.
+    app.worker("other")(nothing)
+
+
+@law("E1")
+@pytest.mark.parametrize(
+    "options, field",
+    [
+        ({"filter": "TRUE"}, "filter"),
+        ({"order": "random"}, "order"),
+        ({"queue": ["a", "a"]}, "queues"),
+    ],
+)
+def test_bad_options_of_several_queues_are_refused(options: dict[str, Any], field: str) -> None:
+    app = App("http://nowhere")
+    with pytest.raises(BadInput) as caught:
+        app.worker(**{"queue": ["a", "b"], **options})(nothing)
+    assert caught.value.field == field
+    assert app.registrations == ()
 
 
 @law("E1")

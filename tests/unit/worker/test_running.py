@@ -109,6 +109,26 @@ async def test_not_more_at_a_time_than_concurrency_and_not_more_in_flight_than_t
     assert q.most_in_flight <= 5
 
 
+async def test_one_handler_for_several_queues(app: App, q: Spy, start) -> None:
+    seen: Counter[str] = Counter()
+    for name in ("left", "right"):
+        await q.create_queue(name, f"topic = '{name}'")
+
+    @app.worker(["left", "right"], order="fair", concurrency=2)
+    async def handler(context: Context) -> None:
+        seen[context.queue] += 1
+
+    (registration,) = app.registrations
+    assert registration.queues == ("left", "right")
+    await publish(q, 5, "left")
+    await publish(q, 5, "right")
+    run = start()
+    await until(lambda: seen.total() == 10)
+    await run.stop()
+    assert seen == {"left": 5, "right": 5}
+    assert [(await q.stats(name)).done for name in ("left", "right")] == [5, 5]
+
+
 async def test_several_queues_at_once(app: App, q: Spy, start) -> None:
     seen: dict[str, list[bytes]] = defaultdict(list)
 

@@ -77,7 +77,7 @@ async def test_tasks_of_one_queue_are_dispatched_by_name() -> None:
     ]
     assert log.entries[0].payload == b'{"order":{"id":7,"amount":250}}'
     assert log.entries[0].message.content_type == "application/json"
-    assert [item.queue for item in app.registrations] == ["billing"]
+    assert [item.label for item in app.registrations] == ["billing"]
 
 
 async def test_a_call_from_another_program_is_a_json_object() -> None:
@@ -415,7 +415,7 @@ def test_a_bad_task_is_refused_when_it_is_registered(
     with pytest.raises(kind) as caught:
         app.task(**options)(function)
     assert caught.value.field == field
-    assert [item.queue for item in app.registrations] == ["taken"]
+    assert [item.label for item in app.registrations] == ["taken"]
 
 
 @law("E1")

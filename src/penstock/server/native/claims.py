@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.claim_queues import check_claim_queues
 from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownQueue
+from penstock.model.claim_queues import check_claim_queues
 from penstock.model.delivery import Delivery, Release
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body, Disconnected
