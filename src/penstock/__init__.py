@@ -18,20 +18,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock import errors
-from penstock.api import QueueApi
 from penstock.errors import PenstockError
-from penstock.model.delivery import Ack, Delivery, Extend, Nack, Release, ReplaySource
-from penstock.model.limits import Limits
-from penstock.model.message import Message, NewMessage, Outgoing
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
-from penstock.model.settling_exceptions import Reject, Retry
-from penstock.model.states import State
 
 if TYPE_CHECKING:
     from penstock import sync
+    from penstock.api import QueueApi
     from penstock.broker import Broker, BrokerOptions
     from penstock.client import Client, ClientOptions, connect
     from penstock.consume import Lease
+    from penstock.model.delivery import Ack, Delivery, Extend, Nack, Release, ReplaySource
+    from penstock.model.limits import Limits
+    from penstock.model.message import Message, NewMessage, Outgoing
+    from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
+    from penstock.model.settling_exceptions import Reject, Retry
+    from penstock.model.states import State
     from penstock.opening import open  # noqa: A004
     from penstock.storage.contract import EngineOptions
     from penstock.worker import App, Context
@@ -71,28 +71,36 @@ __all__ = [
     "sync",
 ]
 
-#: Names whose modules import HTTP, threads or the parser of filters, and their modules: a program
-#: does not pay for what it does not use, and `penstock --help` for none of it.
-_ELSEWHERE = {
-    "App": "penstock.worker",
-    "Broker": "penstock.broker",
-    "BrokerOptions": "penstock.broker",
-    "Client": "penstock.client",
-    "ClientOptions": "penstock.client",
-    "Context": "penstock.worker",
-    "EngineOptions": "penstock.storage.contract",
-    "Lease": "penstock.consume",
-    "connect": "penstock.client",
-    "open": "penstock.opening",
+#: Modules and the public names that they define. They are imported on first use: a program does
+#: not pay for what it does not use.
+_NAMES = {
+    "penstock.api": ("QueueApi",),
+    "penstock.broker": ("Broker", "BrokerOptions"),
+    "penstock.client": ("Client", "ClientOptions", "connect"),
+    "penstock.consume": ("Lease",),
+    "penstock.model.delivery": ("Ack", "Delivery", "Extend", "Nack", "Release", "ReplaySource"),
+    "penstock.model.limits": ("Limits",),
+    "penstock.model.message": ("Message", "NewMessage", "Outgoing"),
+    "penstock.model.queue": ("Backoff", "Ordering", "QueuePolicy", "Start", "TopicPolicy"),
+    "penstock.model.settling_exceptions": ("Reject", "Retry"),
+    "penstock.model.states": ("State",),
+    "penstock.opening": ("open",),
+    "penstock.storage.contract": ("EngineOptions",),
+    "penstock.worker": ("App", "Context"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     """Import names of other modules on first use."""
     if name == "sync":
         return import_module("penstock.sync")
-    if name not in _ELSEWHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value: object = getattr(import_module(_ELSEWHERE[name]), name)
+    value: object = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,6 +7,24 @@ that ``penstock --help`` and shell completion are fast.
 
 from __future__ import annotations
 
-from penstock.cli.program import main
+import sys
+from typing import NoReturn
+
+from penstock.cli.exits import Exit
+from penstock.errors import MissingExtra
+from penstock.extras import require
 
 __all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    try:
+        require("cli", "click", "rich")
+    except MissingExtra as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(Exit.UNAVAILABLE)
+    # Needs click.
+    from penstock.cli import program  # noqa: PLC0415
+
+    program.main()

@@ -14,6 +14,7 @@ from penstock.errors import (
     BadInput,
     Busy,
     Conflict,
+    MissingExtra,
     NotFound,
     PenstockError,
     PipelineError,
@@ -40,7 +41,7 @@ class Exit(IntEnum):
     RETRY_LATER = 6
     """A queue is full, or the server is at one of its limits."""
     UNAVAILABLE = 7
-    """The server does not answer, or the store cannot be opened or written."""
+    """The server does not answer, the store cannot be opened or written, or an extra is missing."""
     NO_ACCESS = 8
     VIOLATIONS = 9
     """``penstock verify`` or ``simulate`` found broken laws."""
@@ -58,7 +59,7 @@ _FAMILIES: Final = (
     (Conflict, Exit.CONFLICT),
     ((QueueFull, Busy), Exit.RETRY_LATER),
     (AccessError, Exit.NO_ACCESS),
-    ((ServiceError, PipelineError, StoreError, TaskError), Exit.UNAVAILABLE),
+    ((MissingExtra, ServiceError, PipelineError, StoreError, TaskError), Exit.UNAVAILABLE),
 )
 
 

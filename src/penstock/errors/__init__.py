@@ -35,6 +35,7 @@
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant
     │   └── TooManyUnindexedFilters 409  of one tenant
+    ├── MissingExtra             501  an optional package is not installed
     ├── QueueFull                429  a matching queue is at max_depth: retry later
     ├── ServiceError             503  the service between caller and store
     │   ├── Busy                 503  at one of its limits, or stopping: retry later
@@ -46,7 +47,7 @@
     │   ├── TaskExpired          500  before it was done
     │   └── ResultTimeout        504  no outcome yet
     ├── PipelineError            500  a job of the data pipeline
-    │   ├── NoSpark              500  Spark or Java is missing, or does not start
+    │   ├── NoSpark              500  Java is missing, or Spark does not start
     │   ├── OtherRun             409  another run has begun the write, maybe in other partitions
     │   ├── OffsetsGone          410  retention has removed the entries to be read
     │   └── LakeCorrupt          500  the lake does not match its manifest

@@ -1,4 +1,4 @@
-"""Errors of the service between a caller and the store, of the pipeline (A1), and of stores."""
+"""Errors of the service between a caller and the store, of the pipeline (A1), stores and extras."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = [
     "CommitFailed",
     "CommitsMissing",
     "LakeCorrupt",
+    "MissingExtra",
     "NoSpark",
     "NotEncoded",
     "OffsetsGone",
@@ -33,6 +34,16 @@ __all__ = [
     "TooManyRequests",
     "Unreachable",
 ]
+
+
+class MissingExtra(PenstockError, ImportError):
+    """A package that the call needs is not installed; an extra of Penstock brings it.
+
+    It is an ``ImportError`` too, because importing a module can raise it.
+    """
+
+    advice = "Install it where this runs, then repeat the call."
+    status = 501
 
 
 class ServiceError(PenstockError):
@@ -133,10 +144,10 @@ class PipelineError(PenstockError):
 
 
 class NoSpark(PipelineError):
-    """Spark, or the Java that it needs, is missing or does not start."""
+    """The Java that Spark needs is missing, or Spark does not start."""
 
     title = "No Spark"
-    advice = "Install Java 17 and penstock[spark], then run the job again."
+    advice = "Install Java 17, then run the job again."
 
 
 class OffsetsGone(PipelineError):

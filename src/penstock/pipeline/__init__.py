@@ -2,5 +2,11 @@
 
 ``format`` exposes Penstock as Spark tables, ``lake`` is the permanent copy, ``report`` renders
 reports, ``jobs`` are what users run. A laptop and a cluster differ only in the session's settings.
-pyspark comes with the extra ``spark``.
+Its packages come with the extra ``spark``.
 """
+
+from __future__ import annotations
+
+from penstock.extras import require
+
+require("spark", "pyspark", "pyarrow")

@@ -48,10 +48,9 @@ def spark_session(
 ) -> SparkSession:
     """The session of this process, created if there is none."""
     check_java()
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise NoSpark("PySpark is not installed: pip install 'penstock[spark]'.") from error
+    # Slow to import, and Java is checked first.
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     if not _submitted():
         # Otherwise Spark uses ``python3`` from the PATH, which may not have Penstock.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -9,6 +9,8 @@ import asyncio
 from importlib import import_module
 from typing import Final
 
+from penstock.extras import importing
+
 __all__ = ["ARROW_READS", "ARROW_WRITES", "load"]
 
 ARROW_READS: Final = "penstock.server.bulk"
@@ -20,5 +22,6 @@ _loaded: set[str] = set()
 async def load(name: str) -> None:
     """Import a module on a thread, the first time; after that an import statement is quick."""
     if name not in _loaded:
-        await asyncio.to_thread(import_module, name)
+        with importing("arrow", "pyarrow"):
+            await asyncio.to_thread(import_module, name)
         _loaded.add(name)

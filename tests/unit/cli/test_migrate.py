@@ -138,5 +138,5 @@ def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
             if f".{dialect}" in name:
                 monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, driver, None)
-        refusal = Shell(f"{dialect}://db/store")("migrate", code=3).stderr
+        refusal = Shell(f"{dialect}://db/store")("migrate", code=7).stderr
         assert f"pip install 'penstock[{extra}]'" in refusal

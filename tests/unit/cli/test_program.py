@@ -39,6 +39,7 @@ CODES = {
     errors.StaleReceipt: 5,
     errors.QueueFull: 6,
     errors.Busy: 6,
+    errors.MissingExtra: 7,
     errors.Unreachable: 7,
     errors.BadReply: 7,
     errors.CommitFailed: 7,

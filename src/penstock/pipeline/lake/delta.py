@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.errors import BadInput, PipelineError
+from penstock.extras import importing
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.reader import ARROW_SCHEMAS, PARTITIONS
 
-try:
+with importing("delta", "deltalake"):
     from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, RemoveAction
-except ImportError as error:
-    raise PipelineError("deltalake is not installed: pip install 'penstock[delta]'.") from error
 
 if TYPE_CHECKING:
     from penstock.pipeline.lake.archive import Archiver

@@ -44,7 +44,7 @@ class CallOutcome(StrEnum):
     BUSY = "busy"
     """The server is at one of its limits."""
     UNAVAILABLE = "unavailable"
-    """The store cannot serve the call."""
+    """The store cannot serve the call, or the server lacks an extra."""
     DISCONNECTED = "disconnected"
     CANCELLED = "cancelled"
     ERROR = "error"
@@ -59,6 +59,7 @@ _KINDS: Final = (
     (errors.Conflict, CallOutcome.CONFLICT),
     (errors.QueueFull, CallOutcome.FULL),
     (errors.Busy, CallOutcome.BUSY),
+    (errors.MissingExtra, CallOutcome.UNAVAILABLE),
     (errors.ServiceError, CallOutcome.UNAVAILABLE),
     # Raised by jobs and tasks, not by the server; listed so that every error has an outcome.
     (errors.PipelineError, CallOutcome.UNAVAILABLE),

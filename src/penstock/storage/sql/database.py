@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from penstock.errors import BadUrl
+from penstock.extras import importing
 from penstock.storage.sql.deliveries import PrimaryKey
 from penstock.storage.sql.deliveries import Row as GroupRow
 
@@ -309,27 +309,16 @@ class Database(ABC):
 
 
 # -- the modules of a dialect, imported on first use, so that only its stores need the driver ----
-# The modules of a dialect, imported on first use, so that only its stores need the driver.
 
-#: The database's name, its driver, and the extra of Penstock that installs the driver.
-_DIALECTS: Final = {
-    "postgresql": ("PostgreSQL", "asyncpg", "postgres"),
-    "mysql": ("MySQL", "asyncmy", "mysql"),
-}
+#: The driver, and the extra of Penstock that installs it.
+_DIALECTS: Final = {"postgresql": ("asyncpg", "postgres"), "mysql": ("asyncmy", "mysql")}
 
 
 def load_module(dialect: str, name: str) -> ModuleType:
     """Import a module of the dialect's package."""
-    try:
+    driver, extra = _DIALECTS[dialect]
+    with importing(extra, driver):
         return import_module(f"penstock.storage.sql.{dialect}.{name}")
-    except ImportError as error:
-        title, driver, extra = _DIALECTS[dialect]
-        if (error.name or "").partition(".")[0] != driver:
-            raise
-        raise BadUrl(
-            f"The driver of {title} is not installed: pip install 'penstock[{extra}]'.",
-            field="url",
-        ) from error
 
 
 # -- cancellation --------------------------------------------------------------------

@@ -33,21 +33,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    DBRecoveryMode,
-    Env,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
-
 from penstock.errors import CommitsMissing, StoreCorrupt
+from penstock.extras import importing
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.mark_file import Manifest, MarkFile, current_manifest
@@ -68,6 +55,21 @@ from penstock.storage.keyvalue.adapters.store_folder import (
 from penstock.storage.keyvalue.chain import UnsyncedGap, check_links, read_links
 from penstock.storage.keyvalue.encoding import prefix_end
 from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX, PIECES_KEY
+
+with importing("rocksdb", "rocksdict"):
+    from rocksdict import (
+        AccessType,
+        BlockBasedOptions,
+        Cache,
+        DBCompressionType,
+        DBRecoveryMode,
+        Env,
+        Options,
+        Rdict,
+        ReadOptions,
+        WriteBatch,
+        WriteOptions,
+    )
 
 __all__ = ["RocksDBAdapter", "store_options"]
 
