@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
+from penstock.job_api import JobApi
 from penstock.model.delivery import (
     CancelReply,
     ClaimOrder,
@@ -47,13 +48,12 @@ from penstock.model.message import (
 from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.model.runs import Run
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
-from penstock.model.writes import Write
 
 if TYPE_CHECKING:
     from penstock.consume.lease import Lease
+    from penstock.filters.editor import Completions, Diagnosis
 
 __all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "QueueApi"]
 
@@ -65,7 +65,7 @@ ROUTE_BATCH = 10_000
 BULK_LIMIT = 1_000_000
 
 
-class QueueApi(Protocol):
+class QueueApi(JobApi, Protocol):
     """The verbs of a queue service, for one tenant."""
 
     # -- queues and topics -------------------------------------------------------------
@@ -361,43 +361,6 @@ class QueueApi(Protocol):
         """
         ...
 
-    # -- writes of many batches --------------------------------------------------------
-
-    async def begin_write(
-        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
-    ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
-
-        For a job that publishes in many batches: another run of the same write learns that it
-        was begun, and whether it is finished, before it publishes anything. Writes with a
-        ``number`` follow each other under one id: only the last is remembered, and an earlier
-        one is refused (``Conflict``).
-
-        With ``all_topics`` the id means one write to all topics: the run that began it for the
-        first topic has begun it for the others too.
-        """
-        ...
-
-    async def finish_write(
-        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
-    ) -> Write:
-        """Finish a write that has published ``rows`` messages; it is kept for 30 days."""
-        ...
-
-    # -- runs of pipeline jobs ---------------------------------------------------------
-
-    async def put_run(self, run: Run) -> None:
-        """Store a run, or an update of it; the last 1,000 are kept."""
-        ...
-
-    async def run(self, id: str) -> Run | None:
-        """The run, or None when it is not on record."""
-        ...
-
-    async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, the newest first."""
-        ...
-
     # -- reading -----------------------------------------------------------------------
 
     async def read_log(
@@ -452,6 +415,16 @@ class QueueApi(Protocol):
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: a count and a sample."""
+        ...
+
+    async def validate_filter(self, text: str) -> Diagnosis:
+        """Whether the text is a filter; if not, the reason and the position. Does not raise."""
+        ...
+
+    async def complete_filter(
+        self, text: str, cursor: int, *, headers: Sequence[str] = ()
+    ) -> Completions:
+        """What may stand at the offset ``cursor`` of a filter, for these known header names."""
         ...
 
     async def find(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -12,7 +12,7 @@ from penstock.broker.explain import explain_delivery
 from penstock.broker.scope import check_count, check_find, check_offset, to_message_id
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import BadInput
-from penstock.filters import parse
+from penstock.filters import Completions, Diagnosis, complete, parse, validate
 from penstock.model.delivery import (
     Event,
     FoundMessages,
@@ -84,6 +84,16 @@ class Reading(Bulk):
             raise BadInput("end is below start.", field="end")
         check_count("entries", entries, MAX_OFFSET)
         return await self._engine.log_splits(self.tenant, first, last, entries)
+
+    async def validate_filter(self, text: str) -> Diagnosis:
+        """Whether the text is a filter; if not, the reason and the position. Does not raise."""
+        return validate(text)
+
+    async def complete_filter(
+        self, text: str, cursor: int, *, headers: Sequence[str] = ()
+    ) -> Completions:
+        """What may stand at the offset ``cursor`` of a filter, for these known header names."""
+        return complete(text, cursor, headers)
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: a count and a sample."""

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "consume": "penstock.cli.consume:consume",
     "queue": "penstock.cli.queue.commands:queue",
     "topic": "penstock.cli.topic:topic",
+    "filter": "penstock.cli.filters:filters",
     "tail": "penstock.cli.tail:tail",
     "peek": "penstock.cli.deliveries:peek",
     "replay": "penstock.cli.deliveries:replay",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -12,10 +12,11 @@ from penstock.broker.claim import check_wait
 from penstock.broker.publish import check_batch_id
 from penstock.broker.scope import check_count, check_find, check_offset, to_message_id
 from penstock.client.address import with_query
+from penstock.client.calling import read
 from penstock.client.replay import is_sendable
-from penstock.client.scope import Scope
+from penstock.client.scope import UNENCODABLE, Scope
 from penstock.client.transport import Request
-from penstock.filters import parse
+from penstock.filters import Completions, Diagnosis, complete, parse, validate
 from penstock.model.delivery import (
     Event,
     FoundMessages,
@@ -29,7 +30,15 @@ from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.wire.bodies import EventList, LogEnd, LogSplits, ResultReply
+from penstock.wire.bodies import (
+    CompleteBody,
+    EventList,
+    LogEnd,
+    LogSplits,
+    ResultReply,
+    ValidateBody,
+)
+from penstock.wire.codecs import encode_msgpack
 
 __all__ = ["Reading"]
 
@@ -45,6 +54,8 @@ _EVENTS: Final = msgspec.msgpack.Decoder(EventList)
 _HISTORY: Final = msgspec.msgpack.Decoder(HistoryPage)
 _STATS: Final = msgspec.msgpack.Decoder(QueueStats)
 _WHY: Final = msgspec.msgpack.Decoder(Why)
+_DIAGNOSIS: Final = msgspec.msgpack.Decoder(Diagnosis)
+_COMPLETIONS: Final = msgspec.msgpack.Decoder(Completions)
 
 
 class Reading(Scope):
@@ -120,6 +131,25 @@ class Reading(Scope):
             parse(filter)
         query = (("filter", filter), ("start", check_offset("start", start)))
         return await self._get(_PREVIEW, "/v1/preview", query, timeout_ms=self._bulk_ms)
+
+    async def validate_filter(self, text: str) -> Diagnosis:
+        """Whether the text is a filter; if not, the reason and the position. Does not raise."""
+        try:
+            body = encode_msgpack(msgspec.convert({"text": text}, ValidateBody))
+        except UNENCODABLE:
+            return validate(text)
+        return read(_DIAGNOSIS, await self._send("POST", "/v1/filters/validate", body))
+
+    async def complete_filter(
+        self, text: str, cursor: int, *, headers: Sequence[str] = ()
+    ) -> Completions:
+        """What may stand at the offset ``cursor`` of a filter, for these known header names."""
+        call = {"text": text, "cursor": cursor, "headers": headers}
+        try:
+            body = encode_msgpack(msgspec.convert(call, CompleteBody))
+        except UNENCODABLE:
+            return complete(text, cursor, headers)
+        return read(_COMPLETIONS, await self._send("POST", "/v1/filters/complete", body))
 
     async def find(
         self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0

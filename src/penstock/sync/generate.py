@@ -40,6 +40,8 @@ class Twin(Struct, frozen=True):
     by_hand: tuple[str, ...]
     """Members that the base class has already."""
     promise: str
+    bases: tuple[tuple[str, str], ...] = ()
+    """Module and name of the base classes, whose members it has too."""
 
 
 TWINS: Final = (
@@ -52,6 +54,7 @@ TWINS: Final = (
         inner="_verbs",
         by_hand=("close",),
         promise="The verbs of ``penstock.api`` as blocking calls.",
+        bases=(("penstock.job_api", "JobApi"),),
     ),
     Twin(
         file="lease.py",
@@ -68,12 +71,13 @@ TWINS: Final = (
 
 def generate(twin: Twin) -> str:
     """The text of the twin's file."""
-    path = _HERE.parents[1].joinpath(*twin.source.split("."))
-    tree = ast.parse(path.with_suffix(".py").read_text())
-    (original,) = (
-        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == twin.of
-    )
-    body = "\n\n".join(_members(twin, original))
+    tree = _parsed(twin.source)
+    original, trees = _class(tree, twin.of), [tree]
+    members = list(_members(twin, original))
+    for module, name in twin.bases:
+        trees.append(_parsed(module))
+        members += _members(twin, _class(trees[-1], name))
+    body = "\n\n".join(members)
     used = _names(ast.parse(f"class _:\n{body}"))
     lines = [
         f'"""{twin.promise}',
@@ -83,7 +87,7 @@ def generate(twin: Twin) -> str:
         "",
         "from __future__ import annotations",
         "",
-        *_imports(twin, tree, used),
+        *_imports(twin, trees, used),
         "",
         f"__all__ = [{twin.name!r}]",
         "",
@@ -94,6 +98,16 @@ def generate(twin: Twin) -> str:
         body,
     ]
     return _formatted("\n".join(lines))
+
+
+def _parsed(module: str) -> ast.Module:
+    path = _HERE.parents[1].joinpath(*module.split("."))
+    return ast.parse(path.with_suffix(".py").read_text())
+
+
+def _class(tree: ast.Module, name: str) -> ast.ClassDef:
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return found
 
 
 def _members(twin: Twin, original: ast.ClassDef) -> Iterator[str]:
@@ -150,13 +164,14 @@ def _docstring(node: _Function) -> str:
     return text if "\n" not in text else text.replace("\n", "\n    ") + "\n    "
 
 
-def _imports(twin: Twin, tree: ast.Module, used: set[str]) -> Iterator[str]:
+def _imports(twin: Twin, trees: list[ast.Module], used: set[str]) -> Iterator[str]:
     """Imports of the names that the members use; ruff sorts them."""
+    tree = trees[0]
     if list(_variables(tree, used)):
         used = used | {"TypeVar"}
     base = [twin.base, *(["SyncConsumption"] if "SyncConsumption" in used else [])]
     yield f"from penstock.sync.blocking import {', '.join(base)}"
-    for node in ast.walk(tree):
+    for node in (node for each in trees for node in ast.walk(each)):
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
             names = sorted(alias.name for alias in node.names if alias.name in used)
             if names:

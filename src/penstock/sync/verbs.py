@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
+from penstock.filters.editor import Completions, Diagnosis
 from penstock.model.delivery import (
     CancelReply,
     ClaimOrder,
@@ -414,41 +415,6 @@ class SyncVerbs(BlockingVerbs):
         """
         self._run(self._verbs.archived, through, store)
 
-    def begin_write(
-        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
-    ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
-
-        For a job that publishes in many batches: another run of the same write learns that it
-        was begun, and whether it is finished, before it publishes anything. Writes with a
-        ``number`` follow each other under one id: only the last is remembered, and an earlier
-        one is refused (``Conflict``).
-
-        With ``all_topics`` the id means one write to all topics: the run that began it for the
-        first topic has begun it for the others too.
-        """
-        return self._run(
-            self._verbs.begin_write, topic, id, run, number=number, all_topics=all_topics
-        )
-
-    def finish_write(
-        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
-    ) -> Write:
-        """Finish a write that has published ``rows`` messages; it is kept for 30 days."""
-        return self._run(self._verbs.finish_write, topic, id, run, rows, number=number)
-
-    def put_run(self, run: Run) -> None:
-        """Store a run, or an update of it; the last 1,000 are kept."""
-        self._run(self._verbs.put_run, run)
-
-    def run(self, id: str) -> Run | None:
-        """The run, or None when it is not on record."""
-        return self._run(self._verbs.run, id)
-
-    def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, the newest first."""
-        return self._run(self._verbs.runs, job, limit)
-
     def read_log(self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False) -> LogPage:
         """Committed log entries from an offset on."""
         return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
@@ -499,6 +465,16 @@ class SyncVerbs(BlockingVerbs):
         """What a queue with this filter would take from the log: a count and a sample."""
         return self._run(self._verbs.preview, filter, start=start)
 
+    def validate_filter(self, text: str) -> Diagnosis:
+        """Whether the text is a filter; if not, the reason and the position. Does not raise."""
+        return self._run(self._verbs.validate_filter, text)
+
+    def complete_filter(
+        self, text: str, cursor: int, *, headers: Sequence[str] = ()
+    ) -> Completions:
+        """What may stand at the offset ``cursor`` of a filter, for these known header names."""
+        return self._run(self._verbs.complete_filter, text, cursor, headers=headers)
+
     def find(
         self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
     ) -> FoundMessages:
@@ -535,3 +511,38 @@ class SyncVerbs(BlockingVerbs):
     def explain(self, queue: str, message_id: int) -> Why:
         """Why a queue does or does not hand out a message."""
         return self._run(self._verbs.explain, queue, message_id)
+
+    def begin_write(
+        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
+    ) -> Write:
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
+
+        For a job that publishes in many batches: another run of the same write learns that it
+        was begun, and whether it is finished, before it publishes anything. Writes with a
+        ``number`` follow each other under one id: only the last is remembered, and an earlier
+        one is refused (``Conflict``).
+
+        With ``all_topics`` the id means one write to all topics: the run that began it for the
+        first topic has begun it for the others too.
+        """
+        return self._run(
+            self._verbs.begin_write, topic, id, run, number=number, all_topics=all_topics
+        )
+
+    def finish_write(
+        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
+    ) -> Write:
+        """Finish a write that has published ``rows`` messages; it is kept for 30 days."""
+        return self._run(self._verbs.finish_write, topic, id, run, rows, number=number)
+
+    def put_run(self, run: Run) -> None:
+        """Store a run, or an update of it; the last 1,000 are kept."""
+        self._run(self._verbs.put_run, run)
+
+    def run(self, id: str) -> Run | None:
+        """The run, or None when it is not on record."""
+        return self._run(self._verbs.run, id)
+
+    def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
+        """Runs of one job or of all, the newest first."""
+        return self._run(self._verbs.runs, job, limit)

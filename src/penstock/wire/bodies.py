@@ -31,6 +31,7 @@ __all__ = [
     "ClaimBody",
     "ClaimQueuesBody",
     "ClaimReply",
+    "CompleteBody",
     "DryRunReply",
     "EventList",
     "FinishWriteBody",
@@ -49,6 +50,7 @@ __all__ = [
     "SweepBody",
     "TopicInfo",
     "TopicList",
+    "ValidateBody",
 ]
 
 SWEEP_LIMIT: Final = 10_000
@@ -119,6 +121,20 @@ class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = BULK_LIMIT
     ids: tuple[int, ...] | None = None
     """Message ids; None: all that match ``where``."""
+
+
+class ValidateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that may be a filter."""
+
+    text: str
+
+
+class CompleteBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text, the cursor in it, and the header names that the editor knows."""
+
+    text: str
+    cursor: int
+    headers: list[str] = []
 
 
 class JoinBody(Struct, frozen=True, forbid_unknown_fields=True):

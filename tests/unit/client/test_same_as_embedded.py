@@ -97,6 +97,19 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     yield await tried(q.update_queue("all", paused=True))
 
 
+async def editing_filters(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
+    for text in ("topic = 'a' AND b > 1", "a IN (1, b)", "a =\n  'ü", "", "x" * 40_000, "\udc00"):
+        yield await tried(q.validate_filter(text))
+        yield await tried(q.complete_filter(text, len(text), headers=("amount", "ünit")))
+    yield await tried(q.validate_filter(7))  # type: ignore[arg-type]
+    yield await tried(q.complete_filter(7, 0))  # type: ignore[arg-type]
+    yield await tried(q.complete_filter("am", 3))
+    yield await tried(q.complete_filter("am", True))
+    yield await tried(q.complete_filter("am", 2, headers=["h"] * 1_001))
+    yield await tried(q.complete_filter("am", 2, headers=[b"h"]))  # type: ignore[list-item]
+    yield await q.complete_filter("am > 1", 2, headers=["amount"])
+
+
 async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     await q.create_queue("jobs", max_attempts=2)
     yield await q.publish("t", b"raw", headers={"n": 1, "x": 1.5, "b": True, "s": "ü"})
@@ -443,6 +456,7 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
 
 PROGRAMS: list[Program] = [
     queues_and_topics,
+    editing_filters,
     the_flow,
     looking_and_bulk,
     ordered,

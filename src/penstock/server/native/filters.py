@@ -8,30 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
-
 from penstock.errors import BadInput, TooLarge
 from penstock.filters import Completions, Diagnosis, complete, validate
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
+from penstock.wire.bodies import CompleteBody, ValidateBody
 from penstock.wire.codecs import JSON
 
 __all__ = ["ROUTES"]
-
-
-class ValidateBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text that may be a filter."""
-
-    text: str
-
-
-class CompleteBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A text, the cursor in it, and the header names that the editor knows."""
-
-    text: str
-    cursor: int
-    headers: list[str] = []
 
 
 async def validate_filter(call: Call, query: Empty, body: ValidateBody) -> Diagnosis:  # noqa: ARG001
