@@ -22,7 +22,7 @@ from penstock.cli import printing
 from penstock.cli.amounts import DURATION
 from penstock.cli.options import Family
 from penstock.cli.printing import Column, moment
-from penstock.cli.session import Target, bound, open_store
+from penstock.cli.session import Target, TlsFiles, bound, open_store
 from penstock.errors import BadInput, Unreachable
 from penstock.model.clock import SystemClock
 
@@ -74,8 +74,13 @@ class _Remote:
     lost, a retry would create a second key.
     """
 
-    def __init__(self, url: str, credential: str | None) -> None:
+    def __init__(self, url: str, credential: str | None, tls: TlsFiles) -> None:
+        # The client's HTTP is slow to import, and `--help` does not need it.
+        from penstock.client.address import parse_address  # noqa: PLC0415
+        from penstock.client.connecting import tls_context  # noqa: PLC0415
+
         self._parts = urlsplit(url)
+        self._tls = tls_context(tls.ca, tls.cert, tls.cert_key, parse_address(url))
         self._credential = _text(credential) or unquote(self._parts.password or "")
 
     async def create(
@@ -109,8 +114,12 @@ class _Remote:
 
     def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         parts = self._parts
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        host = parts.hostname or ""
+        connection = (
+            HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+            if self._tls is None
+            else HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=self._tls)
+        )
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._credential:
             headers["Authorization"] = f"Bearer {self._credential}"
@@ -143,7 +152,7 @@ _Keyring: TypeAlias = _Local | _Remote
 @asynccontextmanager
 async def _open_keyring(target: Target) -> AsyncIterator[_Keyring]:
     if target.url is not None:
-        yield _Remote(target.url, target.credential)
+        yield _Remote(target.url, target.credential, target.tls)
         return
     # Imports cryptography, which no other command needs.
     from penstock.server.access import Keys  # noqa: PLC0415

@@ -25,6 +25,9 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Options that name what a command works on.
+_TARGETS: Final = ("url", "store", "context")
+
 
 class Family(click.Group):
     """Lists its commands in the order of their declaration, not by name."""
@@ -47,6 +50,7 @@ class Choices:
     ca: str | None = None
     cert: str | None = None
     cert_key: str | None = None
+    context: str | None = None
     config: str | None = None
     json: bool = False
     debug: bool = False
@@ -75,13 +79,15 @@ def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
         return
     assert param.name is not None
     kept = ctx.ensure_object(Choices)
-    if param.name in ("url", "store"):
-        # The last one wins, also over the other kind; both on the same command is an error.
-        other = "store" if param.name == "url" else "url"
-        if ctx.meta.get(f"penstock.{other}") is ctx:
-            raise click.UsageError("--url and --store exclude each other.", ctx)
-        ctx.meta[f"penstock.{param.name}"] = ctx
-        setattr(kept, other, None)
+    if param.name in _TARGETS:
+        # The last one wins, also over the other kinds; two on the same command are an error.
+        before = ctx.meta.get("penstock.target")
+        if before is not None and before[0] is ctx and before[1] != param.name:
+            names = sorted((before[1], param.name), key=_TARGETS.index)
+            raise click.UsageError(f"--{names[0]} and --{names[1]} exclude each other.", ctx)
+        ctx.meta["penstock.target"] = (ctx, param.name)
+        for name in _TARGETS:
+            setattr(kept, name, None)
     setattr(kept, param.name, value)
 
 
@@ -120,13 +126,17 @@ _CREDENTIALS: Final = stacked(
     _shared("--cert", metavar="FILE", help="The client's certificate, for an https server."),
     _shared("--cert-key", metavar="FILE", help="Its key, if it is not in the same file."),
 )
+_CONTEXT: Final = _shared(
+    "--context", metavar="NAME", help="The server of this context: see `penstock context`."
+)
 #: For commands that talk to a server or open a store.
 target_options: Final = stacked(
     _URL,
+    _CONTEXT,
     _STORE,
     _TENANT,
     _CREDENTIALS,
     printing_options,
 )
 #: For commands that talk to a server only.
-server_options: Final = stacked(_URL, _CREDENTIALS, printing_options)
+server_options: Final = stacked(_URL, _CONTEXT, _CREDENTIALS, printing_options)

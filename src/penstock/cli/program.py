@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "migrate": "penstock.cli.store:migrate",
     "store": "penstock.cli.store:store",
     "repair": "penstock.cli.store:repair",
+    "context": "penstock.cli.context:context",
     "config": "penstock.cli.config:config",
     "key": "penstock.cli.key:key",
 }
@@ -146,8 +147,8 @@ def _abandon_stdout() -> None:
 def program() -> None:
     """A durable message queue.
 
-    Commands talk to a server (--url, PENSTOCK_URL) or open a store directly (--store). Without
-    either they use the settings: `penstock config` prints them.
+    Commands talk to a server (--url, PENSTOCK_URL, --context) or open a store directly (--store).
+    Without any they use the settings: `penstock config` prints them.
 
     \b
     Examples:

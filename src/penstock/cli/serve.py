@@ -93,7 +93,7 @@ def serve(**flags: object) -> None:
       penstock serve --store rocksdb:///var/lib/penstock --port 9000
       penstock serve --host 0.0.0.0 --auth --tls-cert cert.pem --tls-key key.pem
     """
-    found = settings(**flags).settings
+    found = settings(contexts=False, **flags).settings
     # No other command needs the server, HTTP and metrics.
     from penstock.server.serve import serve as run_server  # noqa: PLC0415
     from penstock.telemetry import configure_logging  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """The server or store that a command uses, open for as long as the command runs.
 
 ``--store`` opens a store in this process; without it commands talk to the server of the setting
-``url``. The setting ``store`` alone does not make a command open that store: the server has it
-open.
+``url``, or of a context. The setting ``store`` alone does not make a command open that store: the
+server has it open.
 
 A command is a coroutine whose first argument is the verbs. Ctrl-C and SIGTERM cancel it, so that
 its ``finally`` blocks run (release a claim, close a store) before the process ends.
@@ -31,6 +31,8 @@ from penstock.cli.options import choices, target_options
 from penstock.cli.printing import note
 from penstock.errors import StoreUnavailable
 from penstock.settings import Loaded, load_settings
+from penstock.settings.contexts import ServerContext, contexts_path, read_contexts
+from penstock.settings.loading import CONTEXT_VARIABLE
 
 if TYPE_CHECKING:
     from penstock.broker import Broker, BrokerOptions
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SOON_MS",
     "Target",
+    "TlsFiles",
     "bound",
     "confirm",
     "creating",
@@ -50,6 +53,7 @@ __all__ = [
     "run",
     "settings",
     "store_path",
+    "tls_files",
 ]
 
 T = TypeVar("T")
@@ -64,6 +68,14 @@ _PATIENT_MS: Final = 30_000
 # -- the server or store -------------------------------------------------------------------
 
 
+class TlsFiles(Struct, frozen=True):
+    """The certificates for an https server; those that are None are the system's."""
+
+    ca: str | None
+    cert: str | None
+    cert_key: str | None
+
+
 class Target(Struct, frozen=True, kw_only=True):
     """A server; a store if ``url`` is None."""
 
@@ -72,20 +84,25 @@ class Target(Struct, frozen=True, kw_only=True):
     tenant: str
     credential: str | None
     options: BrokerOptions
-    ca: str | None = None
-    cert: str | None = None
-    cert_key: str | None = None
+    tls: TlsFiles
 
 
-def settings(**flags: object) -> Loaded:
-    """The effective settings, including the shared options and ``flags`` of a command."""
+def settings(*, contexts: bool = True, **flags: object) -> Loaded:
+    """The effective settings, including the shared options and ``flags`` of a command.
+
+    Without ``contexts`` the command is about no other server, and ignores them.
+    """
     kept = choices()
     names = ("url", "store", "tenant", "credential", "credential_file")
     given = {name: getattr(kept, name) for name in names}
     # A flag of the command overrides the shared option of the same name.
     given |= {name: value for name, value in flags.items() if value is not None}
     config = None if kept.config is None else Path(kept.config)
-    loaded = load_settings(given, os.environ, config, Path.cwd())
+    load = partial(load_settings, given, os.environ, config, Path.cwd())
+    loaded = load()
+    context = _find_context(loaded) if contexts and kept.store is None else None
+    if context is not None:
+        loaded = load(context)
     # Print each warning once per command, however often it reads its settings.
     shown = click.get_current_context().find_root().meta.setdefault("penstock.warned", set())
     for warning in loaded.warnings:
@@ -95,13 +112,39 @@ def settings(**flags: object) -> Loaded:
     return loaded
 
 
+def _find_context(loaded: Loaded) -> tuple[str, ServerContext] | None:
+    """The context that decides about the server, and its name; None if the settings do."""
+    named, kind = choices().context, loaded.sources["url"].kind
+    if named is None and kind in ("flag", "environment"):
+        return None
+    known = read_contexts(contexts_path(os.environ))
+    variable = os.environ.get(CONTEXT_VARIABLE, "").strip()
+    if named is not None:
+        return named, known.get(named, "flag --context")
+    if variable:
+        return variable, known.get(variable, f"environment {CONTEXT_VARIABLE}")
+    if kind == "file" or known.current is None:
+        return None
+    return known.current, known.get(known.current, "in use")
+
+
+def tls_files(context: ServerContext | None) -> TlsFiles:
+    """The certificates of the shared options, or those of the context."""
+    kept = choices()
+    if context is None:
+        return TlsFiles(kept.ca, kept.cert, kept.cert_key)
+    given = context if kept.cert is None else kept
+    return TlsFiles(kept.ca or context.ca, given.cert, given.cert_key)
+
+
 def find_target(*, store_only: bool = False) -> Target:
     """The server, or the store of ``--store``; with ``store_only`` the store of the settings."""
     # The broker imports the filter parser, which is slow to load.
     from penstock.broker import BrokerOptions  # noqa: PLC0415
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
 
-    found, kept = settings().settings, choices()
+    loaded = settings(contexts=not store_only)
+    found, tls = loaded.settings, tls_files(loaded.context)
     engine = EngineOptions(
         limits=found.limits,
         auto_create=found.auto_create,
@@ -114,9 +157,7 @@ def find_target(*, store_only: bool = False) -> Target:
         tenant=found.tenant,
         credential=found.credential,
         options=BrokerOptions(engine=engine, require_topics=found.require_topics),
-        ca=kept.ca,
-        cert=kept.cert,
-        cert_key=kept.cert_key,
+        tls=tls,
     )
 
 
@@ -195,9 +236,9 @@ async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator
         async with connect(
             target.url,
             credential=target.credential,
-            ca=target.ca,
-            cert=target.cert,
-            key=target.cert_key,
+            ca=target.tls.ca,
+            cert=target.tls.cert,
+            key=target.tls.cert_key,
             options=options,
         ) as remote:
             yield remote

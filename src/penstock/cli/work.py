@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.options import choices, server_options
-from penstock.cli.session import settings
+from penstock.cli.session import settings, tls_files
 from penstock.cli.work_processes import source_changes, stop_with_parent, supervise
 from penstock.errors import BadInput
-from penstock.settings import Settings
+from penstock.settings import Loaded
 
 if TYPE_CHECKING:
     from penstock.worker.app import App
@@ -25,6 +25,10 @@ __all__ = ["work"]
 
 #: More processes than this on one machine are a mistake.
 MAX_PROCESSES: Final = 256
+#: Options that a process of ``--processes`` gets too.
+_PASSED_ON: Final = (
+    *("url", "context", "credential", "credential_file", "ca", "cert", "cert_key", "config"),
+)
 
 
 @click.command
@@ -56,7 +60,8 @@ def work(app: str, processes: int, reload: bool, process: int | None) -> None:
     # No other command needs handlers, threads and typed payloads.
     from penstock.telemetry import configure_logging  # noqa: PLC0415
 
-    chosen = settings().settings
+    loaded = settings()
+    chosen = loaded.settings
     configure_logging("json" if choices().json else chosen.log_format, chosen.log_level)
     if process is None and (processes > 1 or reload):
         changes = source_changes(Path.cwd()) if reload else None
@@ -68,7 +73,7 @@ def work(app: str, processes: int, reload: bool, process: int | None) -> None:
     found = _load(app)
     if process is not None:
         stop_with_parent()
-    _configure(found, chosen, process or None)
+    _configure(found, loaded, process or None)
     found.main()
 
 
@@ -82,17 +87,24 @@ def _load(name: str) -> App:
     return found
 
 
-def _configure(app: App, chosen: Settings, number: int | None) -> None:
+def _configure(app: App, loaded: Loaded, number: int | None) -> None:
     """Apply the options, and for what the app leaves out, the settings."""
-    kept = choices()
-    where = kept.url
-    if app.where is None and where is None:
-        where = chosen.url
+    kept, chosen = choices(), loaded.settings
+    is_named = kept.url is not None or kept.context is not None
+    where = chosen.url if is_named or app.where is None else None
     has_credential = kept.credential is not None or kept.credential_file is not None
     # A credential of the settings belongs to the server of the settings.
     credential = chosen.credential if has_credential or where is not None else None
     consumer = None if number is None or app.consumer is None else f"{app.consumer}-{number}"
-    app.configure(where=where, credential=credential, consumer=consumer)
+    tls = tls_files(None if where is None else loaded.context)
+    app.configure(
+        where=where,
+        credential=credential,
+        ca=tls.ca,
+        cert=tls.cert,
+        key=tls.cert_key,
+        consumer=consumer,
+    )
     if number is not None and str(app.where).startswith(("memory:", "rocksdb:")):
         raise BadInput(
             "Only one process can open this store; run a server, and give the app its URL.",
@@ -106,7 +118,7 @@ def _child(app: str, number: int, *, numbered: bool) -> list[str]:
     kept = choices()
     command = [sys.executable, "-m", "penstock", "work", app]
     command += ["--process", str(number + 1 if numbered else 0)]
-    for name in ("url", "credential", "credential_file", "config"):
+    for name in _PASSED_ON:
         value = getattr(kept, name)
         if value is not None:
             command += ["--" + name.replace("_", "-"), value]

@@ -14,7 +14,7 @@ from penstock.client.options import ClientOptions, check_options
 from penstock.client.transport import MakeTransport, Transport
 from penstock.errors import BadInput, BadUrl
 
-__all__ = ["connect"]
+__all__ = ["connect", "tls_context"]
 
 
 def connect(
@@ -50,7 +50,7 @@ def connect(
     """
     checked = check_options(options or ClientOptions())
     addresses = _addresses(url)
-    tls = _tls(ca, cert, key, addresses[0])
+    tls = tls_context(ca, cert, key, addresses[0])
     make = Transport if transport is None else transport
     transports = [
         make(address, _credential(credential, address), tls, checked) for address in addresses
@@ -84,9 +84,10 @@ def _credential(credential: CredentialSource | None, address: Address) -> Creden
     return chosen
 
 
-def _tls(
+def tls_context(
     ca: str | ssl.SSLContext | None, cert: str | None, key: str | None, address: Address
 ) -> ssl.SSLContext | None:
+    """The TLS of connections to ``address``, as described in ``connect``; None for http."""
     given = {"ca": ca, "cert": cert, "key": key}
     if not address.is_secure:
         for field, value in given.items():

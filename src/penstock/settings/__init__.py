@@ -2,15 +2,16 @@
 
 A setting has one name with three spellings: ``tls_cert`` in the file, ``PENSTOCK_TLS_CERT`` in
 the environment, ``--tls-cert`` as a flag. ``fields`` defines them, ``loading`` decides between
-their sources, ``effective`` shows them with their sources and without secrets. Nothing here
-keeps state, and nothing else in the package reads the environment.
+their sources, ``contexts`` has the named servers of the command line, ``effective`` shows all
+settings with their sources and without secrets. Nothing here keeps state, and nothing else in
+the package reads the environment.
 """
 
 from __future__ import annotations
 
 from penstock.settings.effective import Effective, effective, to_toml
 from penstock.settings.fields import Setting, Settings, all_settings
-from penstock.settings.loading import Loaded, Source, load_settings
+from penstock.settings.loading import Loaded, Source, check_server_url, load_settings
 
 __all__ = [
     "Effective",
@@ -19,6 +20,7 @@ __all__ = [
     "Settings",
     "Source",
     "all_settings",
+    "check_server_url",
     "effective",
     "load_settings",
     "to_toml",

@@ -6,7 +6,6 @@ except for secrets that are not in a file of their own: these are commented out.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from msgspec import Struct
 from penstock.model.secrets import MASK, mask_password
 from penstock.settings.fields import FILE_SUFFIX, Setting, all_settings
 from penstock.settings.loading import Loaded, Source
+from penstock.settings.toml_text import toml_value
 
 __all__ = ["Effective", "effective", "to_toml"]
 
@@ -65,18 +65,9 @@ def _shown(setting: Setting, loaded: Loaded) -> Effective:
 
 def _assignment(item: Effective) -> str:
     if item.source.path is not None:
-        return f"{item.name}{FILE_SUFFIX} = {_toml(str(item.source.path))}"
-    line = f"{item.name} = {_toml('' if item.value is None else item.value)}"
+        return f"{item.name}{FILE_SUFFIX} = {toml_value(str(item.source.path))}"
+    line = f"{item.name} = {toml_value('' if item.value is None else item.value)}"
     return f"# {line}" if item.masked or item.value is None else line
-
-
-def _toml(value: str | float) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # A JSON string is a TOML basic string, except that TOML requires DEL to be escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
 
 
 def _one_line(text: str) -> str:

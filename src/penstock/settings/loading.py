@@ -1,5 +1,7 @@
 """Reads settings: a flag overrides the environment, the file and the default, in this order.
 
+A context of the command line overrides the URL and the credential of the environment and the file.
+
 Values are checked even if a stronger source overrides them: a mistake in the file should not
 go unnoticed until a flag is dropped. Every error names the source that is wrong (E1). An unknown
 flag or key is an error that suggests the nearest known one. An unknown variable only causes a
@@ -23,6 +25,7 @@ from msgspec import Struct
 from penstock.errors import BadName, BadPolicy, BadSetting
 from penstock.model.limits import check_name, shown
 from penstock.model.secrets import mask_password
+from penstock.settings.contexts import ServerContext
 from penstock.settings.fields import (
     FILE_SUFFIX,
     PREFIX,
@@ -34,10 +37,12 @@ from penstock.settings.fields import (
     variable_of,
 )
 
-__all__ = ["Loaded", "Source", "load_settings"]
+__all__ = ["CONTEXT_VARIABLE", "Loaded", "Source", "check_server_url", "load_settings"]
 
 #: Names the settings file; not a setting itself.
 _CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
+#: Names the context of a command; not a setting either.
+CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
 #: Read from the working directory if it exists and no other file is named.
 _DEFAULT_CONFIG: Final = "penstock.toml"
 #: Variables for tests and benchmarks, which are not settings.
@@ -46,6 +51,7 @@ _NOT_SETTINGS: Final = ("PENSTOCK_BENCH_", "PENSTOCK_TEST_")
 #: What Kubernetes sets PENSTOCK_PORT to, in every pod next to a service named penstock.
 _SERVICE_LINK: Final = "tcp://"
 
+_EXPECTED_URL: Final = "Expected http://host:port or https://host:port"
 #: A settings file has a few dozen lines.
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
 #: The largest value that is given as a file is a public key.
@@ -55,9 +61,9 @@ _MAX_VALUE_BYTES: Final = 64 * 1024
 class Source(Struct, frozen=True):
     """Where a value came from."""
 
-    kind: Literal["flag", "environment", "file", "default"]
+    kind: Literal["flag", "context", "environment", "file", "default"]
     where: str = ""
-    """The flag, the variable, or the file and line."""
+    """The flag, the context, the variable, or the file and line."""
     path: Path | None = None
     """The file that contains the value, if it was given with the suffix ``_file``."""
 
@@ -90,6 +96,8 @@ class Loaded(Struct, frozen=True):
     sources: Mapping[str, Source]
     warnings: tuple[str, ...] = ()
     """One line for each value that was ignored."""
+    context: ServerContext | None = None
+    """The context in effect."""
 
     def given(self, name: str) -> bool:
         """Whether a source set it, even to its default."""
@@ -101,18 +109,24 @@ def load_settings(
     environ: Mapping[str, str],
     config: Path | None,
     cwd: Path,
+    context: tuple[str, ServerContext] | None = None,
 ) -> Loaded:
     """Read and check all settings; a flag whose value is None was not given.
 
     ``config`` is the file that a flag named. If None, PENSTOCK_CONFIG names the file, else it
-    is ``penstock.toml`` in ``cwd``, if that exists.
+    is ``penstock.toml`` in ``cwd``, if that exists. ``context`` is a context and its name.
     """
     cwd = cwd.absolute()
     decided: dict[str, _Given] = {}
     variables, warnings = _from_environ(environ, cwd)
     # From weakest to strongest: later sources override earlier ones.
-    for source in (_from_file(environ, config, cwd), variables, _from_flags(flags, cwd)):
+    for source in (_from_file(environ, config, cwd), variables):
         decided |= _checked(source)
+    if context is not None:
+        # A credential belongs to its server: one of the environment must not reach this server.
+        decided.pop("credential", None)
+        decided |= _checked(_from_context(*context, cwd))
+    decided |= _checked(_from_flags(flags, cwd))
     values: dict[str, object] = {}
     sources: dict[str, Source] = {}
     for setting in all_settings():
@@ -122,7 +136,7 @@ def load_settings(
     # Every value was checked against its own annotation already.
     settings = Settings(**values)  # type: ignore[arg-type]
     _check_together(settings)
-    return Loaded(settings, sources, warnings)
+    return Loaded(settings, sources, warnings, None if context is None else context[1])
 
 
 def _checked(source: Mapping[str, _Given]) -> dict[str, _Given]:
@@ -193,7 +207,7 @@ def _check_meaning(setting: Setting, given: _Given) -> None:
         except BadPolicy as error:
             raise _refused(setting, given, f"Expected policy fields. {error.detail}") from error
     elif setting.name == "url" and not _is_server(str(given.value)):
-        raise _refused(setting, given, "Expected http://host:port or https://host:port")
+        raise _refused(setting, given, _EXPECTED_URL)
 
 
 def _check_together(settings: Settings) -> None:
@@ -232,6 +246,12 @@ def _absolute_store(url: str, base: Path) -> str:
     return "rocksdb://" + quote(str((base / unquote(path)).absolute()))
 
 
+def check_server_url(url: str) -> None:
+    """Raise ``BadSetting`` unless it is the URL of a server."""
+    if not _is_server(url):
+        raise BadSetting(f"url is {mask_password(shown(url))}: {_EXPECTED_URL}.", field="url")
+
+
 def _is_server(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -253,6 +273,15 @@ def _from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _Given]:
     }
 
 
+def _from_context(name: str, context: ServerContext, cwd: Path) -> dict[str, _Given]:
+    """The URL, and the credential as a file that the client reads again when it changes."""
+    values = {"url": context.url}
+    if context.credential_file is not None:
+        values["credential"] = f"file:{context.credential_file}"
+    source = Source("context", name)
+    return {field: _Given(value, source, cwd) for field, value in values.items()}
+
+
 def _from_environ(
     environ: Mapping[str, str], cwd: Path
 ) -> tuple[dict[str, _Given], tuple[str, ...]]:
@@ -264,7 +293,7 @@ def _from_environ(
         name.removeprefix(PREFIX).lower(): value.strip()
         for name, value in environ.items()
         if name.startswith(PREFIX)
-        and name != _CONFIG_VARIABLE
+        and name not in (_CONFIG_VARIABLE, CONTEXT_VARIABLE)
         and not name.startswith(_NOT_SETTINGS)
         and value.strip()
     }

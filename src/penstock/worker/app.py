@@ -128,6 +128,9 @@ class App(Registry):
         *,
         where: str | None = None,
         credential: CredentialSource | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         consumer: str | None = None,
     ) -> None:
         """Replace what was given to the constructor, before the app is connected or runs."""
@@ -135,6 +138,9 @@ class App(Registry):
             raise BadInput("The app is connected already.", field="app")
         self._where = self._where if where is None else where
         self._credential = self._credential if credential is None else credential
+        self._tls["ca"] = self._tls["ca"] if ca is None else ca
+        if cert is not None:
+            self._tls |= {"cert": cert, "key": key}
         self._consumer = self._consumer if consumer is None else check_name(consumer, "consumer")
 
     @asynccontextmanager

@@ -20,9 +20,9 @@ import click
 
 from penstock.cli import printing
 from penstock.cli.exits import Exit
-from penstock.cli.options import choices, server_options, stacked
+from penstock.cli.options import server_options, stacked
 from penstock.cli.progress import Meter, meter
-from penstock.cli.session import SOON_MS, settings
+from penstock.cli.session import SOON_MS, settings, tls_files
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ def run(
     **parameters: Any,
 ) -> None:
     """Run the job with its parameters and print its summary; violations set the exit code."""
-    if choices().cert is not None:
+    loaded = settings()
+    found, tls = loaded.settings, tls_files(loaded.context)
+    if tls.cert is not None:
         raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
-    found = settings().settings
     # Import pyspark and pyarrow only when a job runs.
     from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
     from penstock.pipeline.context import JobContext, JobOptions  # noqa: PLC0415
@@ -104,7 +105,7 @@ def run(
 
     check_java()
     options = JobOptions(
-        server=Server(found.url, found.credential, choices().ca),
+        server=Server(found.url, found.credential, tls.ca),
         lake=lake,
         master=master,
         settings=conf,
