@@ -25,6 +25,7 @@ import msgspec
 from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
+from penstock.cli.line_format import delivery_format
 from penstock.cli.options import choices
 from penstock.cli.printing import safe
 from penstock.cli.session import lasting
@@ -59,6 +60,12 @@ _DEFAULT_BATCH: Final = 100
     metavar="COMMAND",
     help="Run this for each, with the payload as its input: ack if it succeeds, else nack.",
 )
+@click.option(
+    "--format",
+    "format_text",
+    metavar="TEXT",
+    help=r"Print this for each: '{topic} {id}\t{payload}'.",
+)
 @click.option("--null", "-0", is_flag=True, help="End payloads with a zero byte, not a newline.")
 @click.option("--consumer", help="The consumer name for claims.")
 @click.option("--lease", "lease_ms", type=DURATION, help="The lease of each claim: 30s.")
@@ -86,6 +93,7 @@ async def consume(
     wait_ms: int,
     ack: bool,
     command: str | None,
+    format_text: str | None,
     null: bool,
     consumer: str | None,
     lease_ms: int | None,
@@ -103,10 +111,14 @@ async def consume(
       penstock consume urgent billing --follow
       penstock consume billing --limit 10 --json
       penstock consume billing --no-ack
+      penstock consume billing --format '{time} {id} {headers.amount} {payload}'
       penstock consume mails --follow --exec 'sendmail -t'
     """
     if not ack and (follow or command):
         raise click.UsageError("--no-ack prints one claim: it excludes --follow and --exec.")
+    if format_text is not None and (command or choices().json):
+        raise click.UsageError("--format excludes --exec and --json.")
+    to_line = _line if format_text is None else delivery_format(format_text)
     arguments = _split(command)
     consumer = consumer or f"penstock-cli-{os.getpid()}"
     names: str | tuple[str, ...] = queues[0] if len(queues) == 1 else queues
@@ -120,7 +132,8 @@ async def consume(
                 (delivery,) = deliveries
                 await _execute(q, delivery, arguments)
             else:
-                await _print(q, deliveries, end=b"\0" if null else b"\n", ack=ack)
+                end = b"\0" if null and not choices().json else b"\n"
+                await _print(q, deliveries, to_line, end=end, ack=ack)
             if not ack:
                 return
     finally:
@@ -154,12 +167,19 @@ async def _claims(
             return
 
 
-async def _print(q: QueueApi, deliveries: Sequence[Delivery], *, end: bytes, ack: bool) -> None:
+async def _print(
+    q: QueueApi,
+    deliveries: Sequence[Delivery],
+    to_line: Callable[[Delivery], bytes],
+    *,
+    end: bytes,
+    ack: bool,
+) -> None:
     """Write, then settle. Only the end of the process can interrupt between the two."""
     stream = printing.raw_output()
     try:
         for delivery in deliveries:
-            stream.write(_line(delivery) + (b"\n" if choices().json else end))
+            stream.write(to_line(delivery) + end)
         stream.flush()
     except OSError:
         # The reader is gone or the disk is full. Lines that did arrive will arrive twice.

@@ -31,6 +31,8 @@ _COMMANDS: Final = {
     "queue": "penstock.cli.queue.commands:queue",
     "topic": "penstock.cli.topic:topic",
     "filter": "penstock.cli.filters:filters",
+    "apply": "penstock.cli.apply:apply",
+    "export": "penstock.cli.apply:export",
     "tail": "penstock.cli.tail:tail",
     "peek": "penstock.cli.deliveries:peek",
     "replay": "penstock.cli.deliveries:replay",

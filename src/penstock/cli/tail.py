@@ -16,6 +16,7 @@ import click
 from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import Parsed, is_count, to_duration_ms, to_time
+from penstock.cli.line_format import entry_format
 from penstock.cli.options import choices
 from penstock.cli.printing import moment, preview, safe
 from penstock.cli.session import lasting
@@ -34,6 +35,7 @@ _POLL_S: Final = 0.25
 _LAST: Final = 10
 
 Wanted: TypeAlias = Callable[[LogEntry], bool]
+Writer: TypeAlias = Callable[[list[LogEntry]], None]
 
 
 def _to_place(text: str) -> int | str | datetime:
@@ -72,6 +74,12 @@ def _to_place(text: str) -> int | str | datetime:
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Continue as the log grows, until Ctrl-C.")
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
+@click.option(
+    "--format",
+    "format_text",
+    metavar="TEXT",
+    help=r"Print this for each entry: '{topic} {id}\t{payload}'.",
+)
 @lasting
 async def tail(
     q: QueueApi,
@@ -82,6 +90,7 @@ async def tail(
     limit: int | None,
     follow: bool,
     payloads: bool,
+    format_text: str | None,
 ) -> None:
     """Print the log. With --json, one line per entry.
 
@@ -90,12 +99,14 @@ async def tail(
       penstock tail --follow
       penstock tail --from 10m --where "topic = 'orders' AND amount >= 100"
       penstock tail --from earliest --payloads --json > log.ndjson
+      penstock tail --follow --format '{time} {topic} {headers.amount} {payload}'
     """
+    write, payloads = _writer(format_text, payloads)
     wanted = _matcher(where)
     end = await q.log_end()
     if place is None:
         first, entries = int(end), await _last(q, wanted, last, end, payloads)
-        _print(entries[: limit or len(entries)])
+        write(entries[: limit or len(entries)])
         limit = None if limit is None else limit - len(entries)
     else:
         first = await _offset(q, place, end)
@@ -103,7 +114,7 @@ async def tail(
         return
     async for page in _pages(q, first, payloads, follow=follow):
         found = [entry for entry in page.entries if wanted(entry)]
-        _print(found if limit is None else found[:limit])
+        write(found if limit is None else found[:limit])
         if limit is not None:
             limit -= len(found)
             if limit <= 0:
@@ -177,6 +188,20 @@ def _matcher(where: str | None) -> Wanted:
 
     compiled = parse(where)
     return lambda entry: compiled.matches(entry.message)
+
+
+def _writer(format_text: str | None, payloads: bool) -> tuple[Writer, bool]:
+    """Prints entries, and whether it needs their payloads."""
+    if format_text is None:
+        return _print, payloads
+    if choices().json:
+        raise click.UsageError("--format excludes --json.")
+    to_line = entry_format(format_text)
+
+    def write(entries: list[LogEntry]) -> None:
+        printing.write_bytes(b"".join(to_line(entry) + b"\n" for entry in entries))
+
+    return write, "payload" in to_line.fields
 
 
 def _print(entries: list[LogEntry]) -> None:
