@@ -473,9 +473,9 @@ class Oracle(Engine):
     def _telling(self) -> Iterator[tuple[Store, int]]:
         """For a verb that changes state: notify the listener afterwards, unless it is refused."""
         store, now = self._open()
-        before = hearing.hear(store, now)
+        before = hearing.hear(store)
         yield store, now
-        hearing.tell(self.listener, before, hearing.hear(self._store, now))
+        hearing.tell(self.listener, before, hearing.hear(self._store))
 
     def _open(self) -> tuple[Store, int]:
         """The store and the time, read once per verb."""

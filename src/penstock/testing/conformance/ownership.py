@@ -11,6 +11,7 @@ from penstock.model.message import MessageId
 from penstock.model.queue import Ordering
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.conformance.ready import listen
 from penstock.testing.laws import law
 
 __all__ = ["TestOwnership"]
@@ -167,6 +168,18 @@ class TestOwnership(Conformance):
         assert await store.claim(consumer="y") == []
         (shown,) = await store.browse("q", State.FAILED)
         assert shown.error == "lease expired"
+
+    @pytest.mark.parametrize("dead_letters", [True, False])
+    async def test_a_lapse_that_removes_the_delivery_is_counted(
+        self, store: Store, *, dead_letters: bool
+    ) -> None:
+        await store.queue(ordering=Ordering.PARTITION, max_attempts=1, dead_letters=dead_letters)
+        await fill(store, "a")
+        await store.claim(consumer="dead", lease_ms=10 * CONSUMER_LEASE_MS)
+        ear = listen(store)
+        store.clock.advance(CONSUMER_LEASE_MS)
+        await joined(store, "y")
+        assert ear.taken_back() == {(TENANT, "q"): 1}
 
     async def test_a_heartbeat_keeps_the_partitions(self, store: Store) -> None:
         await ordered(store)

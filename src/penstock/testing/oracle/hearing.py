@@ -3,7 +3,7 @@
 A queue is ready when something became available, when ``next_due`` is earlier, or when anything
 else that affects claims changed: the policy, and in an ordered queue the owners and the in-flight
 deliveries. A created or deleted queue is notified too. Deliveries ended if they are no longer live.
-Lapses are the lapse events at the current time. There are no commits.
+There are no commits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering
-from penstock.model.states import State, Transition
+from penstock.model.states import State
 from penstock.storage.listener import Listener
 from penstock.testing.oracle import read_verbs
 from penstock.testing.oracle.state import Queue, Store
@@ -34,16 +34,16 @@ class _Shape:
     unsettled: frozenset[MessageId]
     """Deliveries that callers may wait for: they have not ended."""
     lapses: int
-    """Leases that lapsed at the current time."""
+    """Leases that lapsed so far."""
 
 
 #: Tenant and name of a queue or dead-letter queue to its shape.
 Heard: TypeAlias = dict[tuple[str, str], _Shape]
 
 
-def hear(store: Store, now: int) -> Heard:
+def hear(store: Store) -> Heard:
     """The shapes of all queues."""
-    return dict(_shapes(store, now))
+    return dict(_shapes(store))
 
 
 def tell(listener: Listener, before: Heard, after: Heard) -> None:
@@ -63,7 +63,7 @@ def _gives_more(old: _Shape, new: _Shape) -> bool:
     return closer or bool(new.available - old.available) or new.arrangement != old.arrangement
 
 
-def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
+def _shapes(store: Store) -> Iterator[tuple[tuple[str, str], _Shape]]:
     for queue in store.queues.values():
         for dead in (False, True):
             held = queue.held(dead=dead)
@@ -76,7 +76,7 @@ def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
                 next_due=read_verbs.next_due(store, queue, dead=dead),
                 unsettled=frozenset(d.message_id for d in held if d.live),
                 arrangement=queue.dead_paused if dead else _arrangement(store, queue),
-                lapses=_lapses(queue, queue.shown_as(dead=dead), now),
+                lapses=queue.counters_of(dead=dead).lapses,
             )
             yield (queue.tenant, queue.shown_as(dead=dead)), shape
 
@@ -89,11 +89,3 @@ def _arrangement(store: Store, queue: Queue) -> object:
     ]
     owners = {p: (owner.consumer, owner.epoch) for p, owner in queue.owners.items()}
     return queue.policy, live, owners, set(queue.consumers)
-
-
-def _lapses(queue: Queue, name: str, now: int) -> int:
-    return sum(
-        event.transition is Transition.LAPSE and event.at == now and event.queue == name
-        for held in queue.deliveries.values()
-        for event in held.events
-    )

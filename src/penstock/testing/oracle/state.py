@@ -80,6 +80,8 @@ class Counters:
     acks: int = 0
     nacks: int = 0
     failures: int = 0
+    lapses: int = 0
+    """Not in stats: the listener is notified of them."""
 
 
 @dataclass(slots=True)

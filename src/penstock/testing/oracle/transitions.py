@@ -61,9 +61,12 @@ def note(
     dead: bool | None = None,
 ) -> None:
     """Record an event; ``state`` and ``dead`` default to those of the delivery."""
+    dead = held.dead if dead is None else dead
+    if transition is Transition.LAPSE:
+        queue.counters_of(dead=dead).lapses += 1
     event = Event(
         at=now,
-        queue=queue.shown_as(dead=held.dead if dead is None else dead),
+        queue=queue.shown_as(dead=dead),
         transition=transition,
         state=held.state if state is None else state,
         consumer=consumer,
