@@ -9,7 +9,7 @@ hold while no other verb runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
@@ -58,7 +58,7 @@ class WaitingKeys:
             if record is None:
                 return None
             waiting = list(self._queues(record))
-            if None in waiting:
+            if _has_none(waiting):
                 return None
             found = [queue for queue in waiting if queue], self._message(record)
         queues, message = found
@@ -70,7 +70,7 @@ class WaitingKeys:
         if record is None:
             return None
         queues = list(self._queues(record))
-        return self._message(record) if queues and None not in queues else None
+        return self._message(record) if queues and not _has_none(queues) else None
 
     def find_ahead(self, outgoing: Outgoing, step: int) -> Iterator[None]:
         """Find the queues for all keys of a publish, ``step`` queues per step."""
@@ -83,7 +83,7 @@ class WaitingKeys:
                 self._ahead[outgoing.topic, new.key] = queues, self._message(record)
                 waiting = self._queues(record)
                 while some := list(islice(waiting, step)):
-                    if None in some:
+                    if _has_none(some):
                         self._ahead[outgoing.topic, new.key] = [], None
                         break
                     queues += filter(None, some)
@@ -109,3 +109,8 @@ class WaitingKeys:
     def _message(self, record: OpenKey) -> Message | None:
         found = self._core.log.find(self._tenant.name, record.message_id)
         return None if found is None else found[0]
+
+
+def _has_none(queues: Sequence[Queue | None]) -> bool:
+    """Whether one of them is None, without comparing queues by value."""
+    return any(queue is None for queue in queues)
