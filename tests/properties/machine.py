@@ -65,8 +65,6 @@ CI: Final = settings(
 _NEVER_MS: Final = 10**13
 #: More than any program here needs.
 _MAX_SWEEPS: Final = 100_000
-#: The queues that are ordered by partition.
-_ORDERED: Final = ("lane", "wide")
 
 
 def _half(ceiling_ms: int) -> int:
@@ -181,10 +179,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     ) -> None:
         async def claim(side: Side) -> list[Plain]:
             claimed = await side.engine.claim(tenant, queue, consumer, limit, lease_ms)
-            if self.engine.engine.capabilities.multi_process and queue in _ORDERED:
-                # A delivery that follows an exhausted one competes with those already chosen in
-                # a database, and only with later ones in the oracle.
-                claimed = sorted(claimed, key=lambda one: one.message.partition_key or "")
             return [side.delivery(tenant, d) for d in claimed]
 
         granted = self.both(claim)
@@ -238,6 +232,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         back: int,
         filter: str | None,
         max_attempts: int,
+        partition_batch: int,
         max_depth: int | None,
         message_ttl_ms: int | None,
         done_retention_s: int,
@@ -250,6 +245,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             fixed,
             filter=fixed.filter if filter is None else filter,
             max_attempts=max_attempts,
+            partition_batch=partition_batch if fixed.partition_concurrency == 1 else 1,
             max_depth=max_depth,
             message_ttl_ms=message_ttl_ms,
             done_retention_s=done_retention_s,

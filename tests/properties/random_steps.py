@@ -26,7 +26,11 @@ Step: TypeAlias = tuple[str, dict[str, object]]
 POLICIES: Final = {
     "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000)),
     "lane": QueuePolicy(
-        filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
+        filter="color IS NOT NULL",
+        ordering=Ordering.PARTITION,
+        partition_batch=2,
+        max_attempts=2,
+        bucket_size=0,
     ),
     "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
     "red": QueuePolicy(filter="color = 'red'", max_attempts=1, max_depth=6, bucket_size=0),
@@ -133,6 +137,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "back": _PICKS,
             "filter": st.sampled_from([None, None, "amount >= 5", "topic = 'bills'"]),
             "max_attempts": st.sampled_from([1, 2, 3]),
+            "partition_batch": st.sampled_from([1, 2, 3]),
             "max_depth": st.sampled_from([None, None, 5]),
             "message_ttl_ms": st.sampled_from([None, None, 1_000, 30_000]),
             "done_retention_s": st.sampled_from([0, 10, 3600]),

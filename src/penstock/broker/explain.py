@@ -161,8 +161,14 @@ def _blocks_of_waiting(
     elif _is_exhausted(info, snapshot):
         error = lowered_limit_error(info.policy, message.max_attempts)
         blocks.append(f"{error}: it fails when a claim reaches it")
-    if info.policy.ordering is not Ordering.PARTITION:
-        return blocks
+    if info.policy.ordering is Ordering.PARTITION:
+        blocks += _blocks_of_partition(info, message, ahead, now)
+    return blocks
+
+
+def _blocks_of_partition(
+    info: QueueInfo, message: Message, ahead: Sequence[Snapshot], now: int
+) -> list[str]:
     name = message.partition_key or ""
     before = [item for item in ahead if not ends_with_next_claim(info, item, now)]
     held = [
@@ -171,10 +177,17 @@ def _blocks_of_waiting(
         if item.state is State.IN_FLIGHT and (item.lease_deadline or 0) > now
     ]
     first = [item for item in before if item.message.id < message.id]
-    if info.policy.partition_concurrency == 1 and (held or first):
-        item = min(held or first, key=lambda item: item.message.id)
-        where = f"message {item.message.id} ({item.state.value}) in partition {name!r}"
-        blocks.append(f"blocked behind {where}")
-    elif len(held) >= info.policy.partition_concurrency:
-        blocks.append(f"partition {name!r} has {len(held)} in flight already")
-    return blocks
+    if info.policy.partition_concurrency > 1:
+        full = len(held) >= info.policy.partition_concurrency
+        return [f"partition {name!r} has {len(held)} in flight already"] if full else []
+    delayed = [
+        item
+        for item in first
+        if item.state is State.DELAYED and item.at is not None and item.at > now
+    ]
+    blocking = held or (first if len(first) >= info.policy.partition_batch else delayed)
+    if not blocking:
+        return []
+    item = min(blocking, key=lambda item: item.message.id)
+    where = f"message {item.message.id} ({item.state.value}) in partition {name!r}"
+    return [f"blocked behind {where}"]

@@ -32,6 +32,7 @@ class WorkerPolicyFields(TypedDict, total=False):
     throughput_limit: int | None
     ordering: Ordering | str | None
     partition_concurrency: int | None
+    partition_batch: int | None
     bucket_size: int | None
     paused: bool | None
     description: str | None

@@ -50,6 +50,7 @@ MAX_TTL_MS: Final = 3650 * _DAY_S * 1000
 #: Compiling a schema blocks other calls; hand-written ones are a tenth of this.
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_PARTITION_CONCURRENCY: Final = 1000
+MAX_PARTITION_BATCH: Final = 1000
 #: Every queue of a tenant is in memory, with its labels.
 MAX_LABELS: Final = 16
 MAX_LABEL_BYTES: Final = 256
@@ -111,6 +112,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     """Deliveries per second that claims may hand out; None is unbounded."""
     ordering: Ordering = Ordering.NONE
     partition_concurrency: int = 1
+    partition_batch: int = 1
+    """Consecutive deliveries of a partition that one claim may take, in strict order."""
     bucket_size: int = 2
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
     dead_letters: bool = True
@@ -300,6 +303,14 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     if policy.throughput_limit is not None:
         _within("throughput_limit", policy.throughput_limit, 0, 10**9)
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
+    _within("partition_batch", policy.partition_batch, 1, MAX_PARTITION_BATCH)
+    if policy.partition_batch > 1 and policy.partition_concurrency > 1:
+        raise BadPolicy(
+            f"partition_batch is {policy.partition_batch}; it must be 1 unless "
+            "partition_concurrency is 1, because a batch needs strict order.",
+            field="partition_batch",
+            limit=1,
+        )
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
         raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")

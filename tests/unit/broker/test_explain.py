@@ -555,6 +555,25 @@ async def test_several_at_once_are_not_blocked_until_the_partition_is_full(q: Br
 
 
 @law("C4")
+async def test_a_batch_blocks_what_is_behind_it(q: Broker, clock: FakeClock) -> None:
+    await q.create_queue("orders", ordering=Ordering.PARTITION, partition_batch=2)
+    delays = (None, None, None, 100, None)
+    ids = [await publish(q, partition_key="k", delay_ms=delay_ms) for delay_ms in delays]
+    assert await deliverable(q, ids) == set(ids[:2])
+    assert await claimed(q) == set(ids[:2])
+    assert await deliverable(q, ids) == set()
+    clock.advance(50)
+    await q.purge("orders", "available", ids=ids[:3])
+    for delivery in (await q.peek("orders", "in_flight")).items:
+        await q.cancel(delivery.message.id)
+    blocked = f"blocked behind message {ids[3]} (delayed) in partition 'k'"
+    assert await said(q, ids[4]) == (State.AVAILABLE, False, blocked)
+    clock.advance(50)
+    assert await deliverable(q, ids[3:]) == set(ids[3:])
+    assert await claimed(q) == set(ids[3:])
+
+
+@law("C4")
 async def test_a_lapsed_one_does_not_stand_in_its_own_way(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION, partition_concurrency=2)
     ids = [await publish(q, partition_key="k") for _ in range(2)]

@@ -56,6 +56,7 @@ BOUNDS: Final[list[Any]] = [
     ("message_ttl_ms", 1, 3650 * 86_400_000),
     ("throughput_limit", 1, 10**9),
     ("partition_concurrency", 1, 1000),
+    ("partition_batch", 1, 1000),
     ("bucket_size", 0, 4),
 ]
 
@@ -169,6 +170,15 @@ async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> 
     await refuses(q.queues(labels={"a b": "x"}), BadPolicy, "labels", 64)
 
 
+async def test_a_partition_batch_needs_strict_order(q: Broker, refuses: Refuses) -> None:
+    both: dict[str, Any] = {"partition_batch": 2, "partition_concurrency": 2}
+    await refuses(q.create_queue("orders", **both), BadPolicy, "partition_batch", 1)
+    before = (await q.create_queue("orders", ordering="partition", partition_batch=2)).policy
+    changed = q.update_queue("orders", partition_concurrency=2)
+    await refuses(changed, BadPolicy, "partition_batch", 1)
+    assert (await q.queue("orders")).policy == before
+
+
 @pytest.mark.parametrize("field", sorted(QueuePolicy.__struct_fields__))
 async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
     changed: dict[str, Any] = {
@@ -184,6 +194,7 @@ async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
         "throughput_limit": 1,
         "ordering": "partition",
         "partition_concurrency": 2,
+        "partition_batch": 2,
         "bucket_size": 3,
         "paused": True,
         "description": "x",

@@ -40,6 +40,7 @@ BOUNDS: list[tuple[str, int, int]] = [
     ("message_ttl_ms", 1, 3650 * DAY_S * 1000),
     ("throughput_limit", 1, 10**9),
     ("partition_concurrency", 1, 1000),
+    ("partition_batch", 1, 1000),
     ("bucket_size", 0, 4),
 ]
 TOPIC_BOUNDS: list[tuple[str, int, int]] = [

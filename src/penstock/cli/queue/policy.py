@@ -75,6 +75,11 @@ policy_options: Final = stacked(
     click.option(
         "--partition-concurrency", type=int, help="The most in flight within one partition."
     ),
+    click.option(
+        "--partition-batch",
+        type=int,
+        help="The most consecutive deliveries of a partition in one claim.",
+    ),
     click.option("--bucket-size", type=int, help="For key-value engines: an exponent, 0 to 4."),
     click.option(
         "--dead-letters/--no-dead-letters",

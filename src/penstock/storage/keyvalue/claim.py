@@ -70,9 +70,12 @@ def claim(
     decode = math.inf if last_turn else _DECODED_A_TURN
     try:
         if queue.partitions is not None:
-            moved = _take_from_partitions(
-                queue, queue.partitions, consumer, limit, now, entries, decode
-            )
+            try:
+                moved = _take_from_partitions(
+                    queue, queue.partitions, consumer, limit, now, entries, decode
+                )
+            finally:
+                queue.partitions.claim_ended()
         else:
             moved = _take_in_order(queue, limit, now, entries, decode)
         if moved is None:
@@ -188,8 +191,7 @@ def _take_from_partitions(
                 queue.ready()
                 break
             entry = queue.take_available(claim_id)
-            entry.epoch = partition.epoch
-            partitions.held(entry)
+            partitions.take(entry, partition)
             taken.append(entry)
     return moved
 

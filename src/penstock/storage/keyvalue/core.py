@@ -211,9 +211,9 @@ class Core:
         if before.ordering is not policy.ordering:
             ordered = policy.ordering is Ordering.PARTITION
             queue.partitions = self._partitions(queue) if ordered else None
-        elif (
-            queue.partitions is not None
-            and before.partition_concurrency != policy.partition_concurrency
+        elif queue.partitions is not None and (
+            before.partition_concurrency != policy.partition_concurrency
+            or before.partition_batch != policy.partition_batch
         ):
             queue.partitions.policy_changed()
         if before.filter != policy.filter:

@@ -41,6 +41,7 @@ class Partition:
         "name",
         "partial",
         "partitions",
+        "taken",
         "unsettled",
         "window",
     )
@@ -53,6 +54,8 @@ class Partition:
         self.unsettled = 0
         #: By claim id; None if there are none, which is the usual case.
         self.in_flight: dict[int, Entry] | None = None
+        #: How many of them the current claim has taken, if it may take several.
+        self.taken = 0
         #: (message id, claim id) of the first unsettled deliveries, in order; None if not loaded.
         self.window: list[tuple[int, int]] | None = None
         #: Whether more may be stored beyond the window.

@@ -74,6 +74,8 @@ class Partitions:
         #: Partitions with a loaded window, least recently used first, and their total ids.
         self._windows: OrderedDict[Partition, None] = OrderedDict()
         self._windowed = 0
+        #: Partitions from which the current claim has taken part of a batch.
+        self._taken_from: list[Partition] = []
 
     def load(self) -> None:
         """Load owners, consumers and in-flight deliveries after opening."""
@@ -143,6 +145,22 @@ class Partitions:
         partition.in_flight[entry.claim_id] = entry
         self._note(partition)
 
+    def take(self, entry: Entry, partition: Partition) -> None:
+        """Record that the current claim takes a delivery; ``claim_ended`` must follow."""
+        entry.epoch = partition.epoch
+        if self.queue.policy.partition_batch > 1:
+            if not partition.taken:
+                self._taken_from.append(partition)
+            partition.taken += 1
+        self.held(entry)
+
+    def claim_ended(self) -> None:
+        """Record that the current claim takes no more deliveries."""
+        for partition in self._taken_from:
+            partition.taken = 0
+            self._note(partition)
+        self._taken_from.clear()
+
     def let_go(self, entry: Entry) -> None:
         """Record that a delivery is no longer in flight."""
         partition = self._of(entry)
@@ -162,7 +180,7 @@ class Partitions:
             self._note(partition)
 
     def policy_changed(self) -> None:
-        """Note all partitions after ``partition_concurrency`` changed.
+        """Note all partitions after ``partition_concurrency`` or ``partition_batch`` changed.
 
         The next claims of their owners re-evaluate them.
         """
@@ -200,11 +218,15 @@ class Partitions:
 
     def next_of(self, partition: Partition) -> int | None:
         """The next claim id that the partition may hand out, or None."""
-        concurrency = self.queue.policy.partition_concurrency
+        policy = self.queue.policy
+        concurrency = most = policy.partition_concurrency
         held = partition.in_flight or ()
-        if len(held) >= concurrency:
-            return None
         index = 0
+        if concurrency == 1 and len(held) == partition.taken:
+            # All in flight are in the current claim, and precede the next one.
+            most, index = policy.partition_batch, partition.taken
+        if len(held) >= most:
+            return None
         while window := self._reach(partition, index):
             claim_id = window[index][1]
             if claim_id not in held and self.queue.due_of(claim_id) is None:

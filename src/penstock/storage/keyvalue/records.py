@@ -189,6 +189,8 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
     if not policy.dead_letters:
         fields["dead_letters"] = 0
+    if policy.partition_batch > 1:
+        fields["partition_batch"] = policy.partition_batch
     if policy.labels:
         fields["labels"] = msgspec.json.encode(policy.labels, order="sorted").decode()
     head = b"".join(
@@ -247,6 +249,7 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         max_lease_ms=fields.pop("max_lease_ms", defaults.max_lease_ms),
         failed_retention_s=fields.pop("failed_retention_s", defaults.failed_retention_s),
         partition_concurrency=fields.pop("partition_concurrency", 1),
+        partition_batch=fields.pop("partition_batch", 1),
         dead_letters=bool(fields.pop("dead_letters", 1)),
         paused=bool(fields.pop("paused", 0)),
         max_depth=fields.pop("max_depth", None),

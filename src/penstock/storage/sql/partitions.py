@@ -14,32 +14,23 @@ a consumer that takes a partition takes back what others have in flight there.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
 
 from penstock.errors import Conflict, UnknownQueue
 from penstock.model.delivery import Delivery, Ownership, PartitionStats
-from penstock.model.limits import CONSUMER_LEASE_MS, MAX_CLAIM_BYTES
-from penstock.model.message import MessageId, Offset
+from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.model.message import Offset
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
-from penstock.storage.sql.deliveries import DeliveryGroup, Phase, segment_of
-from penstock.storage.sql.granting import (
-    Claim,
-    Granted,
-    deliver,
-    grant,
-    large_segments,
-    look_at_clock,
-)
+from penstock.storage.sql.deliveries import Phase
+from penstock.storage.sql.granting import Claim, deliver
+from penstock.storage.sql.partition_order import hand_out
 from penstock.storage.sql.work import Work
 
-__all__ = ["claim", "drop_dead_consumers", "hand_out", "join", "leave", "lock", "partition_stats"]
+__all__ = ["claim", "drop_dead_consumers", "join", "leave", "lock", "partition_stats"]
 
 
 async def lock(work: Work, queue: Queue) -> int:
@@ -262,202 +253,3 @@ async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> l
     return await work.session.fetch(
         "partitions_in_flight", queue=queue.number, partitions=sorted(partitions)
     )
-
-
-# -- claim order ---------------------------------------------------------------------
-# Within a partition that is strictly publish order, regardless of priority. Partitions compete
-# with their next deliveries: priority descending, then publish order (C4). The candidates of all
-# partitions are read without locks, in one query. The chosen ones are then locked, and if one has
-# changed, the search starts again. The queue is locked, so no other claim interferes. Only
-# deliveries that a publish, a replay or a settle adds concurrently can be missed, and a claim need
-# not see those yet.
-
-#: Segments that are read first per partition, if it may hand out several deliveries.
-_SEGMENTS: Final = 4
-#: How often one claim searches again. If deliveries expired or failed, waiting consumers are
-#: notified and claim again.
-_LOOKS: Final = 50
-#: ``partition_heads`` encodes a position and a rank as one number.
-_RANKS: Final = 16
-
-
-class _Pick(NamedTuple):
-    """A candidate delivery, ordered as partitions compete, and its group."""
-
-    rank: int
-    message: MessageId
-    phase: int
-    row_key: int
-
-    @property
-    def group(self) -> tuple[int, int, int]:
-        """The key of its group in the queue."""
-        return self.phase, self.rank, self.row_key
-
-
-class _First(NamedTuple):
-    """The next delivery of a partition, and how many it may hand out."""
-
-    pick: _Pick
-    partition: bytes
-    remaining: int
-
-
-async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Granted]:
-    """Grant up to the limit from the consumer's partitions, in claim order."""
-    for _ in range(_LOOKS):
-        picks = await _choose(work, queue, asked)
-        if not picks:
-            break
-        groups: dict[tuple[int, int, int], DeliveryGroup] = {}
-        for phase in sorted({pick.phase for pick in picks}):
-            row_keys = [(pick.rank, pick.row_key) for pick in picks if pick.phase == phase]
-            for group in await work.lock_groups(queue.number, Phase(phase), row_keys):
-                groups[phase, group.rank, int(group.first)] = group
-        look_at_clock(core, work)
-        expired = [group for group in groups.values() if moves.is_expired(group.record, work.now)]
-        if expired:
-            # The claim has expired a bounded number of groups before, so some may be left.
-            for group in expired:
-                moves.expire(work, group, group.members, Transition.EXPIRE)
-            await work.write()
-        elif not all(_is_there(groups, pick) for pick in picks):
-            work.let_go(groups.values())
-        elif exhausted := [p for p in picks if moves.is_exhausted(queue, groups[p.group].record)]:
-            for pick in exhausted:
-                moves.exhaust(work, queue, groups[pick.group], [segment_of(pick.message)[1]])
-            await work.write()
-        else:
-            fitting = await _within_bytes(core, work, picks, groups)
-            if len(fitting) < len(picks):
-                work.notify(queue)  # Consumers that wait claim the rest.
-            taken = [(groups[pick.group], [segment_of(pick.message)[1]]) for pick in fitting]
-            return grant(core, work, queue, asked, taken)
-    return []
-
-
-async def _within_bytes(
-    core: Core,
-    work: Work,
-    picks: Sequence[_Pick],
-    groups: Mapping[tuple[int, int, int], DeliveryGroup],
-) -> Sequence[_Pick]:
-    """The first candidates, as many as one claim may read the payloads of."""
-    replaced = [groups[pick.group].record.entry for pick in picks]
-    entries = [
-        segment_of(pick.message if entry is None else entry)
-        for pick, entry in zip(picks, replaced, strict=True)
-    ]
-    segments = await large_segments(core, work, {number for number, _ in entries})
-    if segments is None:
-        return picks
-    remaining = MAX_CLAIM_BYTES
-    for count, (number, index) in enumerate(entries):
-        # A missing segment is reported when it is read.
-        metadata = segments[number].metadata if number in segments else ()
-        remaining -= metadata[index].size if index < len(metadata) else 0
-        if remaining < 0 and count:
-            return picks[:count]
-    return picks
-
-
-async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
-    """The candidates to hand out, if they do not change meanwhile."""
-    concurrency = queue.policy.partition_concurrency
-    rows = await work.session.fetch(
-        "partition_first_groups", queue=queue.number, consumer=asked.consumer
-    )
-    firsts: list[_First] = []
-    for partition, in_flight, delayed, fresh, returned in rows:
-        remaining = concurrency - int(in_flight or 0)
-        waiting = [
-            (*divmod(int(head), _RANKS), phase)
-            for head, phase in ((fresh, Phase.FRESH), (returned, Phase.RETURNED))
-            if head is not None
-        ]
-        if remaining <= 0 or not waiting:
-            continue
-        row_key, rank, phase = min(waiting)
-        if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < row_key:
-            continue  # Strict order: a delayed delivery holds back those behind it.
-        firsts.append(
-            _First(_Pick(rank, MessageId(row_key), int(phase), row_key), partition, remaining)
-        )
-    # The best deliveries are all in these partitions: each of them precedes all other partitions.
-    firsts = heapq.nsmallest(asked.limit, firsts)
-    if concurrency == 1 or asked.limit == 1 or not firsts:
-        return [first.pick for first in firsts]
-    return await _choose_several(work, queue, firsts, asked.limit)
-
-
-async def _choose_several(
-    work: Work, queue: Queue, firsts: Sequence[_First], limit: int
-) -> list[_Pick]:
-    """The candidates, if a partition may hand out more than one."""
-    partitions = sorted(first.partition for first in firsts)
-    segments = _SEGMENTS
-    while True:
-        rows = await work.session.fetch(
-            "partition_groups", queue=queue.number, partitions=partitions, most=segments
-        )
-        by_partition: dict[bytes, list[DeliveryGroup]] = defaultdict(list)
-        for row in rows:
-            by_partition[row[7]].append(DeliveryGroup.read(row))
-        feeds = [
-            _Feed(by_partition[first.partition], first.remaining, segments) for first in firsts
-        ]
-        picks = _merge(feeds, limit)
-        if picks is not None:
-            return picks
-        segments *= 4
-
-
-class _Feed:
-    """The deliveries of a partition in order, as far as they were read."""
-
-    def __init__(self, groups: Sequence[DeliveryGroup], remaining: int, segments: int) -> None:
-        end = _end(groups, segments)
-        known = sorted(
-            (message, group.rank, int(group.phase), int(group.first))
-            for group in groups
-            if end is None or group.segment <= end
-            for message in group.ids()
-        )
-        self.picks = [
-            _Pick(rank, message, phase, row_key)
-            for message, rank, phase, row_key in known[:remaining]
-        ]
-        #: Whether it may hand out more than was read.
-        self.more = end is not None and len(self.picks) < remaining
-
-
-def _end(groups: Iterable[DeliveryGroup], segments: int) -> int | None:
-    """The segment after which groups may be missing; None if all were read."""
-    of_phase: dict[Phase, set[int]] = defaultdict(set)
-    for group in groups:
-        of_phase[group.phase].add(group.segment)
-    return min((max(read) for read in of_phase.values() if len(read) >= segments), default=None)
-
-
-def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
-    """The next deliveries of all feeds in claim order; None if more must be read."""
-    heads = [(feed.picks[0], nth, 0) for nth, feed in enumerate(feeds) if feed.picks]
-    heapq.heapify(heads)
-    merged: list[_Pick] = []
-    while heads and len(merged) < limit:
-        pick, nth, at = heads[0]
-        merged.append(pick)
-        feed = feeds[nth]
-        if at + 1 < len(feed.picks):
-            heapq.heapreplace(heads, (feed.picks[at + 1], nth, at + 1))
-        elif feed.more and len(merged) < limit:
-            return None
-        else:
-            heapq.heappop(heads)
-    return merged
-
-
-def _is_there(groups: dict[tuple[int, int, int], DeliveryGroup], pick: _Pick) -> bool:
-    """Whether the group still has the delivery."""
-    group = groups.get(pick.group)
-    return group is not None and segment_of(pick.message)[1] in group.members

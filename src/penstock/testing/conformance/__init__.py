@@ -102,7 +102,11 @@ from penstock.testing.conformance.message_ttl import TestMessageTtl
 from penstock.testing.conformance.next_due import TestNextDue, TestNextDueOfPartitions
 from penstock.testing.conformance.own_limit import TestOwnLimit
 from penstock.testing.conformance.ownership import TestOwnership
-from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
+from penstock.testing.conformance.partitions import (
+    TestPartitionBatch,
+    TestPartitionOrder,
+    TestPartitionStats,
+)
 from penstock.testing.conformance.peek import TestPeek
 from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
@@ -185,6 +189,7 @@ __all__ = [
     "TestNoDeadLetters",
     "TestOwnLimit",
     "TestOwnership",
+    "TestPartitionBatch",
     "TestPartitionOrder",
     "TestPartitionStats",
     "TestPeek",

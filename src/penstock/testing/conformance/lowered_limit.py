@@ -170,6 +170,38 @@ class TestLoweredLimit(Conformance):
         assert await store.ids("q", State.FAILED) == [first]
         await store.verify()
 
+    @law("C4")
+    async def test_a_successor_does_not_overtake_what_was_reached_before(
+        self, store: Store
+    ) -> None:
+        """A claim of two hands out what two claims of one do."""
+        await store.queue(ordering=Ordering.PARTITION)
+        b1, a1, a2 = await store.publish(
+            msg(b"b1", partition_key="b"),
+            msg(b"a1", partition_key="a"),
+            msg(b"a2", partition_key="a", priority=9),
+        )
+        first, second = await store.claim(limit=2)
+        await store.release(first)
+        await store.nack(second, delay_ms=0)
+        await store.queue(ordering=Ordering.PARTITION, max_attempts=1)
+        assert ids_of(await store.claim(limit=2)) == [b1, a2]
+        assert await store.ids("q", State.FAILED) == [a1]
+
+    @law("C4")
+    async def test_a_claim_fails_only_what_it_reaches_in_partitions(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        a1, b1, c1, a2, b2, c2 = await store.publish(
+            *(msg(partition_key=name) for name in "abcabc")
+        )
+        for delivery in await store.claim(limit=3):
+            await store.nack(delivery, delay_ms=0)
+        await store.queue(ordering=Ordering.PARTITION, max_attempts=1)
+        assert ids_of(await store.claim(limit=1)) == [a2]
+        assert await store.ids("q", State.FAILED) == [a1, b1, c1]
+        assert ids_of(await store.claim(limit=1)) == [b2]
+        assert ids_of(await store.claim(limit=1)) == [c2]
+
     async def test_the_last_of_a_partition_ends_it(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(msg(b"1", partition_key="a"))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.model.delivery import ReplaySource
+from penstock.model.delivery import Ack, ReplaySource
 from penstock.model.message import MessageId
 from penstock.model.queue import Ordering
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
 from penstock.testing.laws import law
 
-__all__ = ["TestPartitionOrder", "TestPartitionStats"]
+__all__ = ["TestPartitionBatch", "TestPartitionOrder", "TestPartitionStats"]
 
 
 async def ordered(store: Store, *, concurrency: int = 1, max_attempts: int = 5) -> None:
@@ -188,6 +190,155 @@ class TestPartitionOrder(Conformance):
         await fill(store, "a")
         await store.engine.pause(TENANT, "q", True)
         assert await store.claim() == []
+
+
+class TestPartitionBatch(Conformance):
+    """Several consecutive deliveries of a partition in one claim, in strict order (C4)."""
+
+    async def batched(self, store: Store, batch: int = 3, **policy: Any) -> None:
+        await store.queue(ordering=Ordering.PARTITION, partition_batch=batch, **policy)
+
+    @law("C4")
+    async def test_one_claim_takes_a_batch_of_each_partition(self, store: Store) -> None:
+        await self.batched(store)
+        ids = await fill(store, *"aabaaab")
+        claimed = await store.claim(limit=9)
+        assert ids_of(claimed) == sorted([*ids["a"][:3], *ids["b"]])
+        assert await store.claim(limit=9) == []
+        for delivery in claimed:
+            await store.ack(delivery)
+        assert ids_of(await store.claim(limit=9)) == ids["a"][3:]
+
+    @law("C4")
+    async def test_nothing_more_while_one_of_them_is_in_flight(self, store: Store) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaa"))["a"]
+        one, two = await store.claim(limit=2)
+        assert await store.claim(limit=9) == []
+        await store.ack(one)
+        assert await store.claim(limit=9) == []
+        await store.ack(two)
+        assert ids_of(await store.claim(limit=9)) == ids[2:]
+
+    @law("C4")
+    async def test_a_nacked_first_one_waits_for_the_rest_and_then_precedes(
+        self, store: Store
+    ) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaaaa"))["a"]
+        one, two, three = await store.claim(limit=9)
+        await store.nack(one, delay_ms=0)
+        await store.ack(two)
+        assert await store.claim(limit=9) == []
+        await store.ack(three)
+        again = await store.claim(limit=9)
+        assert ids_of(again) == [ids[0], ids[3], ids[4]]
+        assert [delivery.attempts for delivery in again] == [2, 1, 1]
+
+    @law("C4")
+    async def test_a_nack_with_a_delay_holds_back_all_behind_it(self, store: Store) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaaa"))["a"]
+        one, two, three = await store.claim(limit=9)
+        await store.ack(one)
+        await store.nack(two, delay_ms=100)
+        await store.release(three)
+        assert await store.claim(limit=9) == []
+        store.clock.advance(100)
+        assert ids_of(await store.claim(limit=9)) == ids[1:4]
+
+    @law("C4")
+    async def test_a_batch_ends_before_a_delayed_delivery(self, store: Store) -> None:
+        await self.batched(store)
+        due = store.clock.now() + 100
+        ids = await store.publish(
+            *(msg(partition_key="a", deliver_at=due if n == 1 else None) for n in range(4))
+        )
+        (first,) = await store.claim(limit=9)
+        assert first.message.id == ids[0]
+        store.clock.advance(100)
+        assert await store.claim(limit=9) == []
+        await store.ack(first)
+        assert ids_of(await store.claim(limit=9)) == ids[1:]
+
+    @law("C4")
+    async def test_the_next_of_a_batch_competes_by_priority(self, store: Store) -> None:
+        await self.batched(store)
+        a1, a2, a3, b1 = await store.publish(
+            msg(partition_key="a", priority=5),
+            msg(partition_key="a", priority=9),
+            msg(partition_key="a", priority=1),
+            msg(partition_key="b", priority=4),
+        )
+        assert ids_of(await store.claim(limit=3)) == [a1, a2, b1]
+        assert await store.claim(limit=3) == []
+        assert a3 not in await store.ids("q", State.IN_FLIGHT)
+
+    @law("C4")
+    async def test_what_fails_or_expires_is_not_a_part_of_the_batch(self, store: Store) -> None:
+        await self.batched(store, batch=4)
+        soon = store.clock.now() + 100
+        ids = await store.publish(
+            *(msg(partition_key="a", expires_at=soon if n == 1 else None) for n in range(7))
+        )
+        claimed = await store.claim(limit=9)
+        await store.release(claimed[0])
+        await store.release(claimed[1])
+        await store.nack(claimed[2], delay_ms=0)
+        await store.release(claimed[3])
+        await self.batched(store, batch=4, max_attempts=1)
+        store.clock.advance(100)
+        assert ids_of(await store.claim(limit=9)) == [ids[0], *ids[3:6]]
+        assert await store.ids("q", State.FAILED) == [ids[2]]
+
+    async def test_a_lapse_brings_the_batch_back(self, store: Store) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaa"))["a"]
+        await store.claim(limit=3, lease_ms=1000)
+        store.clock.advance(1000)
+        assert ids_of(await store.claim(limit=9)) == ids[:3]
+
+    @law("O1")
+    async def test_a_batch_comes_back_with_its_partition(self, store: Store) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaa"))["a"]
+        claimed = await store.claim(limit=9, consumer="x")
+        await store.engine.leave(TENANT, "q", "x")
+        assert ids_of(await store.claim(limit=9, consumer="y")) == ids[:3]
+        assert not (await store.ack(claimed[1])).ok
+
+    async def test_a_changed_batch_applies_to_the_next_claim(self, store: Store) -> None:
+        await self.batched(store, batch=1)
+        ids = (await fill(store, *"aaaaa"))["a"]
+        first = await store.claim_one()
+        await self.batched(store, batch=2)
+        assert await store.claim(limit=9) == []
+        await store.ack(first)
+        two = await store.claim(limit=9)
+        assert ids_of(two) == ids[1:3]
+        await self.batched(store, batch=1)
+        await store.ack(two[0])
+        assert await store.claim(limit=9) == []
+        await store.ack(two[1])
+        assert ids_of(await store.claim(limit=9)) == ids[3:4]
+
+    async def test_a_batch_stays_closed_after_a_restart(self, store: Store) -> None:
+        await self.batched(store)
+        ids = (await fill(store, *"aaaa"))["a"]
+        one, two = await store.claim(limit=2)
+        await store.ack(one)
+        await store.reopen()
+        assert await store.claim(limit=9) == []
+        await store.ack(two)
+        assert ids_of(await store.claim(limit=9)) == ids[2:]
+
+    async def test_the_largest_batch(self, store: Store) -> None:
+        await self.batched(store, batch=1000)
+        ids = (await fill(store, *"a" * 1001))["a"]
+        claimed = await store.claim(limit=1001)
+        assert ids_of(claimed) == ids[:1000]
+        await store.engine.settle(TENANT, "q", [Ack(one.receipt) for one in claimed])
+        assert ids_of(await store.claim(limit=9)) == ids[1000:]
 
 
 class TestPartitionStats(Conformance):

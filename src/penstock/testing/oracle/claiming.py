@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import assert_never
 
 from penstock.model.delivery import (
@@ -49,7 +49,7 @@ def claim(
     remaining = MAX_CLAIM_BYTES
     while len(granted) < limit:
         candidates = (
-            _of_own_partitions(store, queue, consumer)
+            _of_own_partitions(store, queue, consumer, {one.receipt for one in granted})
             if ordered
             else [d for d in queue.held(dead=dead) if d.state is State.AVAILABLE]
         )
@@ -98,8 +98,11 @@ def settle(
     ]
 
 
-def _of_own_partitions(store: Store, queue: Queue, consumer: str) -> list[Held]:
-    nexts = [partitions.next_candidate(store, queue, p) for p in partitions.owned(queue, consumer)]
+def _of_own_partitions(
+    store: Store, queue: Queue, consumer: str, granted: Container[Receipt]
+) -> list[Held]:
+    own = partitions.owned(queue, consumer)
+    nexts = [partitions.next_candidate(store, queue, p, granted) for p in own]
     return [held for held in nexts if held is not None]
 
 

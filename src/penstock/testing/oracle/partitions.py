@@ -7,7 +7,9 @@ one record per delivery.
 
 from __future__ import annotations
 
-from penstock.model.delivery import Ownership
+from collections.abc import Container
+
+from penstock.model.delivery import Ownership, Receipt
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.model.states import State, Transition
 from penstock.testing.oracle import transitions
@@ -54,15 +56,23 @@ def owned(queue: Queue, consumer: str) -> list[str]:
     return sorted(p for p, owner in queue.owners.items() if owner.consumer == consumer)
 
 
-def next_candidate(store: Store, queue: Queue, partition: str) -> Held | None:
-    """The partition's next delivery, if any (C4)."""
+def next_candidate(
+    store: Store, queue: Queue, partition: str, granted: Container[Receipt]
+) -> Held | None:
+    """The partition's next delivery, if any (C4); ``granted`` are the receipts of this claim."""
     waiting = [d for d in _of(store, queue, partition) if d.live]
-    concurrency = queue.policy.partition_concurrency
-    if sum(d.state is State.IN_FLIGHT for d in waiting) >= concurrency:
+    in_flight = [d for d in waiting if d.state is State.IN_FLIGHT]
+    if queue.policy.partition_concurrency > 1:
+        if len(in_flight) >= queue.policy.partition_concurrency:
+            return None
+        return next((d for d in waiting if d.state is State.AVAILABLE), None)
+    # Strict: everything before the next one must be in this claim.
+    if len(in_flight) >= queue.policy.partition_batch:
         return None
-    if concurrency == 1:
-        waiting = waiting[:1]  # strict: the first one blocks the others
-    return next((d for d in waiting if d.state is State.AVAILABLE), None)
+    if any(d.receipt not in granted for d in in_flight):
+        return None
+    first = next((d for d in waiting if d not in in_flight), None)
+    return first if first is not None and first.state is State.AVAILABLE else None
 
 
 def _share(store: Store, queue: Queue, consumer: str) -> int:

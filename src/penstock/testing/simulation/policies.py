@@ -70,7 +70,11 @@ FIXED: Final = {
 POLICIES: Final = {
     "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000), bucket_size=1),
     "lane": QueuePolicy(
-        filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
+        filter="color IS NOT NULL",
+        ordering=Ordering.PARTITION,
+        partition_batch=3,
+        max_attempts=2,
+        bucket_size=0,
     ),
     "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
     # Bound to one topic: on a database, publishes that may meet a limit wait for each other.

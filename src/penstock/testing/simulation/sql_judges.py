@@ -43,9 +43,11 @@ _EMPTY_SEGMENTS: Final = "SELECT segment FROM penstock_log WHERE entries = 0"
 _CROWDED_PARTITIONS: Final = """
 SELECT queue, partition_key, sum(size) FROM penstock_run
 WHERE phase = 3 AND partition_key IS NOT NULL
-    AND queue IN (SELECT number FROM penstock_queue WHERE name <> 'wide')
-GROUP BY queue, partition_key HAVING sum(size) > 1
+    AND queue IN (SELECT number FROM penstock_queue WHERE name {})
+GROUP BY queue, partition_key HAVING sum(size) > {}
 """
+#: The condition on the names of queues, and the most that a partition of them has in flight.
+_MOST_IN_FLIGHT: Final = (("NOT IN ('lane', 'wide')", 1), ("= 'lane'", 3))
 #: All deliveries of existing queues; whether the segment is in the log; the policy, unless the
 #: router still has to give partitions to some of them.
 _RUNS: Final = """
@@ -83,8 +85,9 @@ def judge_rows(observer: Observer) -> list[str]:
         found.append(f"S3: deliveries of queue {queue}, which does not exist")
     for (segment,) in observer.rows(_EMPTY_SEGMENTS):
         found.append(f"L1: segment {segment} of the log has no entries")
-    for queue, key, there in observer.rows(_CROWDED_PARTITIONS):
-        found.append(f"C4: {there} of partition {key!r} of queue {queue} are in flight")
+    for names, most in _MOST_IN_FLIGHT:
+        for queue, key, there in observer.rows(_CROWDED_PARTITIONS.format(names, most)):
+            found.append(f"C4: {there} of partition {key!r} of queue {queue} are in flight")
     return found + _judge_runs(observer)
 
 

@@ -196,6 +196,7 @@ POLICIES = st.builds(
     throughput_limit=st.none() | st.integers(1, 10**9),
     ordering=st.sampled_from(Ordering),
     partition_concurrency=st.integers(1, 1000),
+    partition_batch=st.integers(1, 1000),
     bucket_size=st.integers(0, 4),
     paused=st.booleans(),
     dead_letters=st.booleans(),

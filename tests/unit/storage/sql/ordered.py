@@ -59,11 +59,14 @@ async def opened_pair(dialect: str) -> AsyncIterator[Pair]:
         await one.engine.close()
 
 
-async def ordered(one: Store, *, concurrency: int = 1, max_attempts: int = 5) -> None:
+async def ordered(
+    one: Store, *, concurrency: int = 1, batch: int = 1, max_attempts: int = 5
+) -> None:
     """Put the ordered queue ``q``."""
     await one.queue(
         ordering=Ordering.PARTITION,
         partition_concurrency=concurrency,
+        partition_batch=batch,
         max_attempts=max_attempts,
     )
 

@@ -10,7 +10,7 @@ from penstock.model.delivery import Delivery, Nack
 from penstock.model.message import MessageId
 from penstock.model.queue import Ordering
 from penstock.model.states import State
-from penstock.storage.sql import claim, partitions
+from penstock.storage.sql import claim, partition_order
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
 from penstock.testing.conformance.ready import Ear
 from penstock.testing.laws import law
@@ -64,7 +64,7 @@ async def test_a_claim_that_stops_early_notifies_consumers(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, *, ordered: bool
 ) -> None:
     monkeypatch.setattr(claim, "_LOOKS", 1)
-    monkeypatch.setattr(partitions, "_LOOKS", 5)
+    monkeypatch.setattr(partition_order, "_MAX_FAILED", 5)
     store = pair.first
     ids = await backlog(store, 12, ordered=ordered)
     ear = store.engine.listener = Ear()

@@ -84,24 +84,31 @@ async def test_order_holds_while_everybody_works_at_once(pair: Pair, concurrency
 
 
 @law("C4")
-@pytest.mark.parametrize("concurrency", [1, 2, 7, 1000])
-async def test_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency: int) -> None:
-    """Deep partitions, runs that interleave in their segments, limits of every size."""
-    await ordered(pair.first, concurrency=concurrency)
+@pytest.mark.parametrize(
+    "concurrency, batch", [(1, 1), (2, 1), (7, 1), (1000, 1), (1, 3), (1, 1000)]
+)
+async def test_what_is_given_is_what_the_oracle_gives(
+    pair: Pair, concurrency: int, batch: int
+) -> None:
+    """Deep partitions, runs that interleave in their segments, limits of every size.
+
+    Now and then ``max_attempts`` is lowered, so that claims fail deliveries.
+    """
     oracle = store("", pair.clock)
     oracle.engine = Oracle(oracle.options)
-    await ordered(oracle, concurrency=concurrency)
     both = (pair.first, oracle)
-    random = Random(concurrency)
+    for one in both:
+        await ordered(one, concurrency=concurrency, batch=batch)
+    random = Random(concurrency + batch)
     held: list[tuple[Delivery, Delivery]] = []
     number = 0
     for turn in range(60):
         if turn < 20:
-            batch = []
+            messages = []
             for _ in range(random.choice([1, 1, 2, 12])):
                 number += 1
                 delay = random.choice([0, 0, 0, 200])
-                batch.append(
+                messages.append(
                     msg(
                         b"%d" % number,
                         partition_key=random.choice("aaab"),
@@ -111,7 +118,11 @@ async def test_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency: i
                     )
                 )
             for one in both:
-                await one.publish(*batch)
+                await one.publish(*messages)
+        if turn % 4 == 0:
+            most = random.choice([1, 2, 9])
+            for one in both:
+                await ordered(one, concurrency=concurrency, batch=batch, max_attempts=most)
         limit, consumer = random.choice([1, 2, 5, 40]), random.choice("xy")
         given = [await one.claim(limit=limit, consumer=consumer) for one in both]
         assert [d.payload for d in given[0]] == [d.payload for d in given[1]]
