@@ -5,10 +5,8 @@ queue costs nothing. It reduces the number of deliveries and never raises; a wai
 continues as soon as there is a token (C5). The broker applies it only for engines that do
 not, which are the single-process ones.
 
-A caller may be cancelled in the middle of a waiting claim and would never learn of its
-leases. So that claim is shielded, and its deliveries are then released, uncounted. A claim
-that does not wait is not shielded: it takes one commit, and the shield costs more than the
-rest of it.
+A caller may be cancelled in the middle of a claim and would never learn of its leases. Engines
+release what such a claim granted; the broker does so for a claim of several queues.
 """
 
 from __future__ import annotations
@@ -131,12 +129,7 @@ class Claiming(Scope):
         granted: list[Delivery] = []
 
         async def claim_one(queue: str, most: int) -> list[Delivery]:
-            claiming = asyncio.ensure_future(self._claim_now(queue, most, consumer, lease_ms))
-            try:
-                found = await asyncio.shield(claiming)
-            except asyncio.CancelledError:
-                self._waiting.finish(self._hand_back(claiming))
-                raise
+            found = await self._claim_now(queue, most, consumer, lease_ms)
             granted.extend(found)
             return found
 
@@ -224,14 +217,10 @@ class Claiming(Scope):
         if not allowed:
             line.rest_until(throttle.next_at(now) or now)
             return []
-        claiming = asyncio.ensure_future(self._claim(queue, consumer, allowed, lease_ms))
         given = 0
         try:
-            deliveries = await asyncio.shield(claiming)
+            deliveries = await self._claim(queue, consumer, allowed, lease_ms)
             given = len(deliveries)
-        except asyncio.CancelledError:
-            self._waiting.finish(self._hand_back(claiming))
-            raise
         finally:
             if not throttle.is_unlimited:
                 throttle.charge(allowed, given, self._clock.now())
@@ -248,14 +237,6 @@ class Claiming(Scope):
             return await self._engine.claim(self.tenant, queue, consumer, limit, lease_ms)
         finally:
             shares.leave(self.tenant, limit)
-
-    async def _hand_back(self, claiming: asyncio.Future[list[Delivery]]) -> None:
-        """Release the deliveries of a cancelled claim."""
-        try:
-            deliveries = await claiming
-        except PenstockError:
-            return  # Nothing was granted.
-        await self._release(deliveries)
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
         """Release deliveries that a cancelled caller will never learn of."""

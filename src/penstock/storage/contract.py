@@ -277,6 +277,8 @@ class Engine(BulkReading, Documents, ABC):
         than the queue's ``throughput_limit`` has tokens for, and charges them in the same commit.
         On an ordered queue the claim is also a heartbeat of ``consumer`` and serves only its
         partitions (O1).
+
+        If the caller is cancelled, the engine releases what the claim granted.
         """
 
     @abstractmethod

@@ -175,6 +175,11 @@ class FaultyAdapter:
     def values(self, start: bytes, end: bytes) -> list[bytes]:
         return [value for _, value in self.scan(start, end)]
 
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        """Refuse, so that the writer uses its thread."""
+        del writes, removed, sync
+        return False
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         self.calls += 1
         refusal = self._refusals.pop(self.calls, None)

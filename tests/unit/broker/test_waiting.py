@@ -621,9 +621,7 @@ async def test_a_claim_that_is_cancelled_under_way_keeps_nothing(q: Broker) -> N
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within(waiting)
-    assert (await q.stats("orders")).in_flight == 1
     watched.open.set()
-    await until(lambda: watched.calls["settle"] == 1)
     await calm()
     stats = await q.stats("orders")
     assert (stats.available, stats.in_flight, stats.failed) == (1, 0, 0)

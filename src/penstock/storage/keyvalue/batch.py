@@ -43,6 +43,11 @@ class Batch(Struct, eq=False):
     #: How many keys of ``writes`` are in one of the two; a dict appends new keys at its end.
     _seen: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the values."""
+        return sum(map(len, filter(None, self.writes.values())))
+
     def __bool__(self) -> bool:
         return bool(self.writes or self._starts)
 

@@ -35,6 +35,7 @@ from penstock.model.message import Durability, NewMessage, Offset, PublishReply
 from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, keeps_existing
 from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
+from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
@@ -95,6 +96,7 @@ class KeyValueEngine(
         self._sweeping = asyncio.Lock()
         self._closed = False
         self._unanswered = 0
+        self._abandoned = AbandonedClaims(self)
         adapter = core.adapter
         self.capabilities = Capabilities(
             engine=adapter.name,
@@ -164,6 +166,7 @@ class KeyValueEngine(
         if not self._closed:
             self._closed = True
             try:
+                await self._abandoned.close()
                 await self._committer.close()
             finally:
                 self._core.adapter.close()
@@ -311,6 +314,9 @@ class KeyValueEngine(
         try:
             if deliveries or self._core.stage.has_work:
                 await self._committer.commit()
+        except asyncio.CancelledError:
+            self._abandoned.release(tenant, queue, deliveries)
+            raise
         finally:
             self._unanswered -= size
         return deliveries

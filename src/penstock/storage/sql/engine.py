@@ -43,6 +43,7 @@ from penstock.model.message import (
 from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
+from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions
 from penstock.storage.listener import Listener
@@ -101,6 +102,7 @@ class SqlEngine(Engine):
             limits_throughput=True,
         )
         self._watch = Watch(core)
+        self._abandoned = AbandonedClaims(self)
         core.broadcast = self._watch.broadcast
         # By tenant and whether the publish may wait; by tenant and queue.
         self._publishes: CallBatchers[tuple[str, bool], Publish, PublishReply] = CallBatchers(
@@ -225,11 +227,20 @@ class SqlEngine(Engine):
     ) -> list[Delivery]:
         self._core.check_open()
         asked = Claim(consumer, limit, lease_ms)
-        deliveries = await self._claims.call((tenant, queue), asked, limit)
+        claiming = asyncio.ensure_future(self._claims.call((tenant, queue), asked, limit))
+        try:
+            deliveries = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self._abandoned.release_granted(tenant, queue, claiming)
+            raise
         if len(deliveries) < limit:
             # The claim has succeeded; do not fail it. A waiting caller also calls ``next_due``.
-            with suppress(StoreError):
-                await self._watch.interested_in(tenant, queue)
+            try:
+                with suppress(StoreError):
+                    await self._watch.interested_in(tenant, queue)
+            except asyncio.CancelledError:
+                self._abandoned.release(tenant, queue, deliveries)
+                raise
         return deliveries
 
     async def settle(
@@ -424,6 +435,7 @@ class SqlEngine(Engine):
     async def close(self) -> None:
         if self._core.closed:
             return
+        await self._abandoned.close()
         self._core.closed = True
         for batchers in (self._publishes, self._claims, self._settles):
             await batchers.drain()

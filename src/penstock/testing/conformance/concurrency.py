@@ -55,6 +55,25 @@ class TestConcurrency(Conformance):
         assert len({d.receipt for d in claimed}) == 200
         assert {d.attempts for d in claimed} == {1}
 
+    @law("C1")
+    async def test_a_cancelled_claim_keeps_nothing(self, store: Store) -> None:
+        """Its caller will never learn of the receipt, so the delivery is released.
+
+        The release uses no attempt: otherwise the delivery would have failed.
+        """
+        await store.queue(max_attempts=1)
+        await store.publish(b"x")
+        for turns in range(12):
+            claiming = asyncio.ensure_future(store.claim(lease_ms=3_600_000))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            claiming.cancel()
+            granted = (await asyncio.gather(claiming, return_exceptions=True))[0]
+            while isinstance(granted, BaseException) or not granted:
+                await asyncio.sleep(0.001)
+                granted = await store.claim()
+            await store.release(granted[0])
+
     @law("S1")
     async def test_concurrent_acks_and_nacks_of_one_claim(self, store: Store) -> None:
         await store.queue()

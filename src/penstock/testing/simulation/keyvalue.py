@@ -72,7 +72,7 @@ class SimulatedDisk:
         self._loop = loop
         self.dead = False
 
-    def submit(self, write: Write, written: Written) -> None:
+    def submit(self, write: Write, written: Written, size: int) -> None:
         self._loop.arrive(self._write, write, written)
 
     def _write(self, write: Write, written: Written) -> None:

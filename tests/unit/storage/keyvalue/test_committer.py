@@ -35,6 +35,9 @@ class Disk(MemoryAdapter):
         self.synced: list[bool] = []
         self.refusal: BaseException | None = None
 
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        return False
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         self.begun.release()
         assert self.gate.acquire(timeout=HANG_S)
@@ -411,7 +414,7 @@ class HeldWriter(InlineWriter):
         self.open = True
         self.written: list[Callable[[], None]] = []
 
-    def submit(self, write: Write, written: Written) -> None:
+    def submit(self, write: Write, written: Written, size: int) -> None:
         assert self.open
         self.written.append(lambda: written(write()))
 

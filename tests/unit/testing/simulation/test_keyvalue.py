@@ -54,7 +54,7 @@ def test_a_seed_repeats_bit_for_bit() -> None:
 class HastyDisk(SimulatedDisk):
     """Says that a batch is written before it is."""
 
-    def submit(self, write: Write, written: Written) -> None:
+    def submit(self, write: Write, written: Written, size: int) -> None:
         self._loop.arrive(self._write, write, lambda _: None)
         self._loop.arrive(self._written, written, None)
 

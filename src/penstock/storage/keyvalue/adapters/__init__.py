@@ -74,6 +74,10 @@ class Adapter(Protocol):
         """Atomically remove the ranges, then apply the writes; then sync if requested."""
         ...
 
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        """As ``write``, but returns False, with nothing changed, if it would have to wait."""
+        ...
+
     def place(self) -> str:
         """Text that identifies the location and differs for a copy; empty if nothing is known."""
         ...

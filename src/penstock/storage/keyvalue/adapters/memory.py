@@ -52,6 +52,10 @@ class MemoryAdapter:
     def values(self, start: bytes, end: bytes) -> list[bytes]:
         return [self._map[key] for key in self._map.irange(start, end, (True, False))]
 
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        self.write(writes, removed, sync)
+        return True
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         del sync  # The durability is ``memory``: nothing survives the process.
         for low, high in removed:

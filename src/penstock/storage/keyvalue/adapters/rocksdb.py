@@ -251,10 +251,13 @@ class RocksDBAdapter:
             self._write_after_stalls(batch, writes, removed)
         if sync:
             self._sync()
-            if not self._is_marked:
-                # RocksDB would open a directory whose log was deleted as an empty store.
-                self._mark_file.write(None)
-                self._is_marked = True
+
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        if (writes or removed) and not self._write_unless_stalled(self._batch(writes, removed)):
+            return False
+        if sync:
+            self._sync()
+        return True
 
     def _write_after_stalls(
         self, batch: WriteBatch, writes: Writes, removed: Sequence[KeyRange]
@@ -307,6 +310,10 @@ class RocksDBAdapter:
             self._db.flush_wal(True)
         except Exception as error:
             raise writing_error(error) from error
+        if not self._is_marked:
+            # RocksDB would open a directory whose log was deleted as an empty store.
+            self._mark_file.write(None)
+            self._is_marked = True
 
     def place(self) -> str:
         return read_place(self._path)
