@@ -1,4 +1,4 @@
-"""Claims whose callers were cancelled: nobody will learn of their receipts, so they are released.
+"""Claims whose callers were cancelled: no caller has their receipts, so they are released.
 
 A release uses no attempt. Without it the deliveries would be in flight until their leases lapse.
 """
