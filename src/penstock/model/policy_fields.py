@@ -29,6 +29,8 @@ class WorkerPolicyFields(TypedDict, total=False):
     max_depth: int | None
     message_ttl_ms: Duration | None
     dead_letters: bool | None
+    dead_letter_topic: str | None
+    dead_letter_expired: bool | None
     throughput_limit: int | None
     ordering: Ordering | str | None
     partition_concurrency: int | None

@@ -18,6 +18,7 @@ from penstock.model.limits import (
     MAX_BUCKET_EXPONENT,
     MAX_LEASE_MS,
     MIN_LEASE_MS,
+    check_name,
     shown,
 )
 from penstock.model.message import Offset
@@ -118,6 +119,10 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
     dead_letters: bool = True
     """Whether failed deliveries are kept, as dead letters; otherwise they are removed."""
+    dead_letter_topic: str | None = None
+    """The topic to which a copy of every failed delivery's message is appended; None is none."""
+    dead_letter_expired: bool = False
+    """Whether expired deliveries are copied to the dead-letter topic too."""
     paused: bool = False
     description: str = ""
     labels: dict[str, str] = {}
@@ -284,7 +289,8 @@ def keeps_existing(
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere.
 
-    A ``max_depth``, ``message_ttl_ms`` or ``throughput_limit`` of 0 becomes None: unlimited.
+    A ``max_depth``, ``message_ttl_ms`` or ``throughput_limit`` of 0 becomes None: unlimited. An
+    empty ``dead_letter_topic`` becomes None too.
     """
     if not isinstance(policy.backoff, Backoff):
         raise BadPolicy("backoff must be a Backoff.", field="backoff")
@@ -314,18 +320,22 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
         raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
-    for field in ("paused", "dead_letters"):
+    for field in ("paused", "dead_letters", "dead_letter_expired"):
         if not isinstance(getattr(policy, field), bool):
             raise BadPolicy(f"{field} must be true or false.", field=field)
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
     check_labels(policy.labels)
-    if 0 not in (policy.max_depth, policy.message_ttl_ms, policy.throughput_limit):
+    if policy.dead_letter_topic not in (None, ""):
+        check_name(policy.dead_letter_topic, "dead_letter_topic")
+    limits = (policy.max_depth, policy.message_ttl_ms, policy.throughput_limit)
+    if 0 not in limits and policy.dead_letter_topic != "":
         return policy
     return replace(
         policy,
         max_depth=policy.max_depth or None,
         message_ttl_ms=policy.message_ttl_ms or None,
         throughput_limit=policy.throughput_limit or None,
+        dead_letter_topic=policy.dead_letter_topic or None,
     )
 
 

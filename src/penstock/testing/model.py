@@ -475,6 +475,7 @@ class Oracle(Engine):
         store, now = self._open()
         before = hearing.hear(store)
         yield store, now
+        publishing.append_copies(self._store, self._options, now)
         hearing.tell(self.listener, before, hearing.hear(self._store))
 
     def _open(self) -> tuple[Store, int]:

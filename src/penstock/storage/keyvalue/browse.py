@@ -13,7 +13,6 @@ from penstock.filters import Filter
 from penstock.model.delivery import Page, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import State
-from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
@@ -23,6 +22,7 @@ from penstock.storage.keyvalue.keys import (
     claim_id_of,
 )
 from penstock.storage.keyvalue.metadata import decode_metadata
+from penstock.storage.keyvalue.payloads import read_payload
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.settled import Settled
 from penstock.storage.keyvalue.trail import Trail

@@ -9,18 +9,14 @@ was lowered, fails when a claim reaches it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.model.checksum import checksum
 from penstock.model.decisions import is_expired, lease_for
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
-from penstock.model.message import Message
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.moves import (
     GrantReads,
     exhaust,
@@ -30,10 +26,10 @@ from penstock.storage.keyvalue.moves import (
 )
 from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.passing_time import heartbeat, let_time_pass
+from penstock.storage.keyvalue.payloads import payloads_of
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.stage import Stage
 
-__all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
+__all__ = ["CLAIM_TURNS", "claim"]
 
 #: Moves of each kind (due, lapsed, expired, out of attempts) that one claim makes before it hands
 #: anything out, in total and per turn of the event loop. Later claims and the sweep do the rest, so
@@ -81,7 +77,7 @@ def claim(
         if moved is None:
             _give_back(queue, entries)
             return None
-        payloads = read_payloads(queue.stage, entries)
+        payloads = payloads_of(queue.stage, entries)
         reads = GrantReads(queue, entries)
     except StoreError:
         _give_back(queue, entries)  # A record cannot be read.
@@ -194,22 +190,3 @@ def _take_from_partitions(
             partitions.take(entry, partition)
             taken.append(entry)
     return moved
-
-
-def read_payloads(stage: Stage, entries: list[Entry]) -> list[bytes]:
-    """The payloads, with verified checksums (P3, X1)."""
-    values = stage.get_many([payload_key(entry.message.offset) for entry in entries])
-    return [_checked(value, entry.message) for entry, value in zip(entries, values, strict=True)]
-
-
-def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> bytes:
-    """One payload, with a verified checksum."""
-    return _checked(get(payload_key(message.offset)), message)
-
-
-def _checked(value: bytes | None, message: Message) -> bytes:
-    if value is None:
-        raise StoreCorrupt(f"The payload of message {message.id} is missing.")
-    if checksum(value) != message.checksum:
-        raise StoreCorrupt(f"The checksum of the payload of message {message.id} is wrong.")
-    return value

@@ -303,6 +303,9 @@ class KeyValueEngine(
                 deliveries = claim(state, consumer, limit, lease_ms, now, last_turn=last_turn)
             except Exception as error:
                 raise self._broken(error) from error
+            finally:
+                if self._core.stage.ended:
+                    await self._append_copies()
             if deliveries is not None:
                 break
             turn += 1
@@ -344,11 +347,15 @@ class KeyValueEngine(
                     settle_some(state, settlements, now, jitter, outcomes)
                 except Exception as error:
                     raise self._broken(error) from error
+                finally:
+                    if self._core.stage.ended:
+                        await self._append_copies()
             else:
                 # A copy: the caller may change its list.
-                steps = settle(
+                settling = settle(
                     state, tuple(settlements), now, jitter, self._core.step_size, outcomes
                 )
+                steps = self._then_copies(settling)
                 if not self._begin_change(steps):
                     await self._finish_change(steps)
             return SettleReply(tuple(outcomes), (), await self._committer.commit())

@@ -10,9 +10,10 @@ from typing import Final
 from penstock.errors import Conflict
 from penstock.model.delivery import Ownership
 from penstock.storage.keyvalue.core import Core
-from penstock.storage.keyvalue.guarded import Guarded, changing
+from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
+from penstock.storage.keyvalue.guarded import changing
 from penstock.storage.keyvalue.partitions import Partitions
-from penstock.storage.keyvalue.passing_time import free_departed, heartbeat
+from penstock.storage.keyvalue.passing_time import heartbeat
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["MembershipVerbs"]
@@ -22,7 +23,7 @@ __all__ = ["MembershipVerbs"]
 _NAMES: Final = 250
 
 
-class MembershipVerbs(Guarded):
+class MembershipVerbs(CopyingVerbs):
     """The verbs of the contract that are about consumers."""
 
     _core: Core
@@ -33,7 +34,9 @@ class MembershipVerbs(Guarded):
         while True:
             state = self._core.tenant(tenant).queue(queue)
             partitions = _partitions(state)
-            if not heartbeat(state, partitions, consumer, now):
+            async with self._copies_appended():
+                more = heartbeat(state, partitions, consumer, now)
+            if not more:
                 break
             await self._next_committed_slice(tenant)
             now = self.clock.now()
@@ -57,7 +60,7 @@ class MembershipVerbs(Guarded):
         if partitions is None:
             return  # The queue is not ordered, so the consumer has nothing to give back.
         partitions.leave(consumer)
-        while free_departed(state, partitions, now):
+        while await self._free_departed(state, partitions, now):
             await self._next_committed_slice(tenant)
             if state.deleted or state.partitions is not partitions:
                 break  # Its partitions are gone with the queue.

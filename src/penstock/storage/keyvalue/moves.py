@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.model import decisions
+from penstock.model.dead_letter_copies import EndedDelivery, copies, is_circular
 from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
@@ -23,6 +24,7 @@ from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
 from penstock.storage.keyvalue.metadata import entering
 from penstock.storage.keyvalue.open_keys import OpenKey
+from penstock.storage.keyvalue.payloads import read_payload
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import receipt_of
 from penstock.storage.keyvalue.records import AVAILABLE, Logged, append_attempt, first_attempt
@@ -216,6 +218,7 @@ def give_back(
     elif ending.state is State.EXPIRED:
         queue.expired.load(entry.claim_id)
     key = None if ending.state in LIVE else key_to_close(queue, entry.message)
+    _copy(queue, entry, now, transition, ending, trail)
     queue.take_in_flight(entry)
     if transition is Transition.NACK:
         queue.nacks += 1
@@ -263,15 +266,16 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     trail = queue.trail(entry.message_id)
     _dead(queue).shelf.load(entry.claim_id)
     key = key_to_close(queue, entry.message)
-    queue.take_available(entry.claim_id)
     ending = decisions.exhausted(queue.policy, entry.message.max_attempts)
+    _copy(queue, entry, now, Transition.EXHAUST, ending, trail)
+    queue.take_available(entry.claim_id)
     _end(queue, entry, now, Transition.EXHAUST, ending, trail)
     _close(queue, key)
 
 
 def expire_available(queue: Queue, entry: Entry, now: int) -> None:
     """Available to expired."""
-    trail, key = _look_at_waiting(queue, entry)
+    trail, key = _look_at_waiting(queue, entry, now)
     queue.take_available(entry.claim_id)
     _end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     _close(queue, key)
@@ -279,7 +283,7 @@ def expire_available(queue: Queue, entry: Entry, now: int) -> None:
 
 def expire_delayed(queue: Queue, entry: Entry, due_at: int, now: int) -> None:
     """Delayed to expired."""
-    trail, key = _look_at_waiting(queue, entry)
+    trail, key = _look_at_waiting(queue, entry, now)
     queue.take_delayed(due_at, entry.claim_id)
     _end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     _close(queue, key)
@@ -356,10 +360,33 @@ def key_to_close(queue: Queue, message: Message) -> bytes | None:
     return key
 
 
-def _look_at_waiting(queue: Queue, entry: Entry) -> tuple[Trail, bytes | None]:
+def _look_at_waiting(queue: Queue, entry: Entry, now: int) -> tuple[Trail, bytes | None]:
     """Read what expiring a waiting delivery needs."""
     queue.expired.load(entry.claim_id)
-    return queue.trail(entry.message_id), key_to_close(queue, entry.message)
+    trail, key = queue.trail(entry.message_id), key_to_close(queue, entry.message)
+    _copy(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
+    return trail, key
+
+
+def _copy(
+    queue: Queue, entry: Entry, now: int, transition: Transition, ending: Ending, trail: Trail
+) -> None:
+    """Note what the verb has to append to the queue's dead-letter topic, if it has one.
+
+    The last read of a move: nothing may refuse the move afterwards.
+    """
+    topic = queue.policy.dead_letter_topic
+    if topic is None or not copies(queue.policy, ending.state):
+        return
+    message = entry.message
+    if is_circular(queue.policy, message):
+        return
+    error = trail.last_error if ending.error is None else ending.error
+    payload = read_payload(queue.stage.get, message)
+    ended = EndedDelivery(
+        *(queue.name, message, payload, ending.state, transition, error, entry.attempts, now)
+    )
+    queue.stage.ended.append((queue.tenant, topic, ended))
 
 
 def _close(queue: Queue, key: bytes | None) -> None:

@@ -31,12 +31,12 @@ from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
 from penstock.storage.keyvalue.browse import MAX_SCAN, SLICE_BYTES, peek, snapshots_of
-from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, reading
 from penstock.storage.keyvalue.histories import Published, histories_in, history_in
 from penstock.storage.keyvalue.log_counts import EntryCount
+from penstock.storage.keyvalue.payloads import read_payload
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.results import result_of

@@ -161,7 +161,7 @@ def decode_attempts(value: bytes | None) -> list[Attempt]:
 KEYED_BY_NUMBER: Final = "keyed_by_number"
 _CHECKSUM = "checksum"
 #: Fields whose values are text; all others are numbers.
-_TEXTS: Final = frozenset({"labels"})
+_TEXTS: Final = frozenset({"dead_letter_topic", "labels"})
 #: The stored name of ``lease_ms``: records that older versions wrote, and read, have it.
 _LEASE_MS: Final = "visibility_timeout_ms"
 _NUMBERS = (
@@ -191,6 +191,10 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
         fields["dead_letters"] = 0
     if policy.partition_batch > 1:
         fields["partition_batch"] = policy.partition_batch
+    if policy.dead_letter_topic is not None:
+        fields["dead_letter_topic"] = policy.dead_letter_topic
+    if policy.dead_letter_expired:
+        fields["dead_letter_expired"] = 1
     if policy.labels:
         fields["labels"] = msgspec.json.encode(policy.labels, order="sorted").decode()
     head = b"".join(
@@ -251,6 +255,8 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         partition_concurrency=fields.pop("partition_concurrency", 1),
         partition_batch=fields.pop("partition_batch", 1),
         dead_letters=bool(fields.pop("dead_letters", 1)),
+        dead_letter_topic=texts.get("dead_letter_topic"),
+        dead_letter_expired=bool(fields.pop("dead_letter_expired", 0)),
         paused=bool(fields.pop("paused", 0)),
         max_depth=fields.pop("max_depth", None),
         message_ttl_ms=fields.pop("message_ttl_ms", None),

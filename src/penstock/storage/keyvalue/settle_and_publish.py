@@ -11,6 +11,7 @@ from typing import Final
 from penstock.model.delivery import Extend, Outcome, Receipt, Settlement, SettleReply
 from penstock.model.message import Durability, Message, Outgoing
 from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.dead_letter_copies import append_copies
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
@@ -84,6 +85,7 @@ class SettleAndPublish:
         yield from plan.check_depth(queue, len(gone))
         yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
         yield from plan.apply()
+        yield from append_copies(self._core)
         self.reply = SettleReply(tuple(outcomes), plan.replies, _NOT_YET)
         if self._id is not None:
             kept = encode_reply(outcomes, plan.replies)

@@ -16,6 +16,7 @@ from heapq import merge
 from itertools import chain, groupby
 from typing import Final, Protocol
 
+from penstock.model.dead_letter_copies import EndedDelivery
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
@@ -51,6 +52,7 @@ class Stage:
         "_encoded",
         "_next",
         "_step_size",
+        "ended",
         "number",
         "written",
         "writes",
@@ -69,6 +71,8 @@ class Stage:
         self.written: Iterable[Dirty] = ()
         #: The number of the next commit.
         self.number = 1
+        #: Ended deliveries that the current verb has to copy to a topic, with tenant and topic.
+        self.ended: list[tuple[str, str, EndedDelivery]] = []
 
     @property
     def has_work(self) -> bool:
@@ -119,6 +123,7 @@ class Stage:
 
     def take(self) -> Batch:
         """Close the batch and begin the next one."""
+        assert not self.ended, "a delivery ends in the commit of its copy"
         deque(self.encode(), 0)
         self.written, self._encoded = self._encoded, {}
         batch = self._committing = self._next

@@ -13,11 +13,11 @@ from typing import Final
 
 from penstock.model.delivery import SweepReply
 from penstock.storage.keyvalue.core import Core
-from penstock.storage.keyvalue.guarded import Guarded, changing
+from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
+from penstock.storage.keyvalue.guarded import changing
 from penstock.storage.keyvalue.log_retention import LogRetention
 from penstock.storage.keyvalue.passing_time import (
     expire_some,
-    free_departed,
     lapse_some,
     make_some_due,
 )
@@ -56,7 +56,7 @@ class _Sweep:
         self.more = False
 
 
-class SweepVerbs(Guarded):
+class SweepVerbs(CopyingVerbs):
     """The ``sweep`` verb of the contract."""
 
     _core: Core
@@ -71,10 +71,11 @@ class SweepVerbs(Guarded):
             await self._changes.over()
             work = _Sweep(self._begin())
             work.left = self._slice
-            for queue in self._core.queues():
-                for state in (queue, queue.dead):
-                    if state is not None:
-                        await self._sweep_queue(work, state, limit)
+            async with self._copies_appended():
+                for queue in _in_order(self._core.queues()):
+                    for state in (queue, queue.dead):
+                        if state is not None:
+                            await self._sweep_queue(work, state, limit)
             ids = self._core.dedup.forget_old(work.now, self._core.window_of)
             work.forgotten = await self._in_slices(work, ids, limit)
             work.more |= work.forgotten >= limit
@@ -97,13 +98,15 @@ class SweepVerbs(Guarded):
         work.lapsed += await self._move(
             work, queue, limit, lambda most: _same(lapse_some(queue, now, most))
         )
-        if queue.partitions is not None:
-            queue.partitions.drop_dead(now)
-        while _has_departed(queue, now):
-            await self._next_sweep_slice(work)
         work.expired += await self._move(
             work, queue, limit, lambda most: expire_some(queue, now, most)
         )
+        if self._core.stage.ended:
+            await self._append_copies()
+        if queue.partitions is not None:
+            queue.partitions.drop_dead(now)
+            while await self._has_departed(queue, now):
+                await self._next_sweep_slice(work)
         work.due += await self._move(
             work, queue, limit, lambda most: _same(make_some_due(queue, now, most))
         )
@@ -172,13 +175,21 @@ class SweepVerbs(Guarded):
 
     async def _next_sweep_slice(self, work: _Sweep) -> None:
         work.left = self._slice
+        if self._core.stage.ended:
+            await self._append_copies()
         await self._next_committed_slice()
 
+    async def _has_departed(self, queue: Queue, now: int) -> bool:
+        """Free some partitions of former consumers. Returns whether there are more."""
+        partitions = None if queue.deleted else queue.partitions
+        return partitions is not None and await self._free_departed(queue, partitions, now)
 
-def _has_departed(queue: Queue, now: int) -> bool:
-    """Free some partitions of former consumers. Returns whether there are more."""
-    partitions = None if queue.deleted else queue.partitions
-    return partitions is not None and free_departed(queue, partitions, now)
+
+def _in_order(queues: list[Queue]) -> list[Queue]:
+    """The queues, with those that append copies by tenant and name, at the end."""
+    plain = [queue for queue in queues if queue.policy.dead_letter_topic is None]
+    copying = [queue for queue in queues if queue.policy.dead_letter_topic is not None]
+    return [*plain, *sorted(copying, key=lambda queue: (queue.tenant, queue.name))]
 
 
 def _same(count: int) -> tuple[int, int]:

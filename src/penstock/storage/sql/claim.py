@@ -39,7 +39,7 @@ from penstock.storage.sql.granting import (
 )
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.work import Work
+from penstock.storage.sql.work import MAX_COPIES, Work
 
 __all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
 
@@ -131,7 +131,8 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
     rows = await work.session.due_groups(queue.number, phases, work.now, _MAX_TIMERS)
     for group in work.hold_all(rows):
-        moves.let_time_act(work, queue, group)
+        if work.copied < MAX_COPIES:
+            moves.let_time_act(work, queue, group)
     if rows:
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
@@ -247,6 +248,9 @@ async def _lock_first(
     floors = () if dead else floors_of(core, queue.number)
     waits = 0
     while True:
+        if work.copied >= MAX_COPIES:
+            work.notify(queue)  # Waiting consumers claim again.
+            return []
         rows = await work.session.first_groups(queue.number, phases, floors, most)
         groups = work.hold_all(rows)
         look_at_clock(core, work)

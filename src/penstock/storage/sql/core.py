@@ -92,6 +92,8 @@ class Core:
         #: Notifies other servers. Called with the numbers of the queues that a commit made ready,
         #: and the negative numbers of queues in which it acked deliveries.
         self.broadcast: Callable[[set[int]], None] = _nobody
+        #: Appends the dead-letter copies of a transaction.
+        self.append_copies: Callable[[Work], Awaitable[None]] = _nothing
         #: Retried transactions by reason, for operators.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
         #: By tenant, for publishes to queues with a max_depth: they would wait for each other in
@@ -146,6 +148,8 @@ class Core:
                     )
                     try:
                         result = await act(work)
+                        if work.to_copy:
+                            await self.append_copies(work)
                         version = await work.write()
                     except PenstockError:
                         # The catalog may be outdated, which may be the reason for the refusal.
@@ -376,6 +380,10 @@ def _reason(error: Exception) -> str:
 
 def _nobody(queues: set[int]) -> None:
     """Used until other servers can be notified."""
+
+
+async def _nothing(work: Work) -> None:
+    """Used until the engine is open."""
 
 
 # -- due times -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -64,6 +65,7 @@ from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
+from penstock.storage.sql.dead_letter_copies import append_copies
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
 from penstock.storage.sql.migrations import check
@@ -92,6 +94,7 @@ class SqlEngine(Engine):
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        core.append_copies = partial(append_copies, core)
         self.turns = core.turns
         self.clock = core.clock
         self.capabilities = Capabilities(

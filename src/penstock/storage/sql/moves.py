@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.model import decisions
+from penstock.model.dead_letter_copies import copies
 from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
@@ -26,7 +27,7 @@ from penstock.storage.sql.deliveries import (
     Phase,
     is_dead,
 )
-from penstock.storage.sql.work import Work
+from penstock.storage.sql.work import EndedGroup, Work
 
 __all__ = [
     "exhaust",
@@ -174,10 +175,14 @@ def _end(
 ) -> None:
     """Move deliveries to where their claim, or their time in the queue, ends."""
     state, error, due_at, removed = ending
+    queue = work.tenant.numbered[group.queue]
+    if queue.policy.dead_letter_topic is not None and copies(queue.policy, state):
+        last = record if error is None else replace(record, error=error)
+        work.copy(EndedGroup(queue, group.segment, members, last, state, transition, work.now))
     if state is State.FAILED:
         work.count(group.queue, Kind.FAILURES, len(members))
     # The router would take a removed message again, so a queue that is behind keeps it.
-    if removed and work.tenant.numbered[group.queue].cursor is None:
+    if removed and queue.cursor is None:
         remove(work, group, members)
         return
     dead = is_dead(group.phase)

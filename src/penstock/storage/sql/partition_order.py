@@ -25,7 +25,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase, message_id, segment_of
 from penstock.storage.sql.granting import Claim, Granted, grant, large_segments, look_at_clock
-from penstock.storage.sql.work import Work
+from penstock.storage.sql.work import MAX_COPIES, Work
 
 __all__ = ["hand_out"]
 
@@ -71,6 +71,9 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
     policy = queue.policy
     several = asked.limit > 1 and (policy.partition_concurrency > 1 or policy.partition_batch > 1)
     for _ in range(_LOOKS):
+        if work.copied >= MAX_COPIES:
+            work.notify(queue)
+            break
         firsts = await _firsts(work, queue, asked.consumer)
         if several:
             picks = await _choose_several(work, queue, firsts, asked.limit)

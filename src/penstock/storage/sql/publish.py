@@ -258,6 +258,20 @@ class Publishing:
         await self.ids.write()
         return published(plan)
 
+    async def append_copies(self, copies: Sequence[tuple[str, NewMessage]]) -> None:
+        """Append dead-letter copies to their topics. Nothing refuses them."""
+        await self._work.session.publishing()
+        limits, creates = self._core.options.limits, self._core.options.auto_create
+        for topic, new in copies:
+            ttl_ms = self._tenant.topic(topic).default_ttl_ms
+            entry = self._new_entry(topic, new, None if ttl_ms is None else self._now + ttl_ms)
+            # At the limit of queues none is created, because that would refuse the copy.
+            room = len(self._tenant.queues) + len(self._created) < limits.queues
+            if not entry.targets and not entry.behind and creates and room:
+                await self._create(topic, entry, Counter())
+            self._appending.items.append(entry)
+        await self._append()
+
     async def _prepare(self, outgoing: Sequence[Outgoing]) -> None:
         """Read the input of planning: recorded ids, open keys, depths."""
         await self.ids.read(outgoing)

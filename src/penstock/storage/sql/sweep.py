@@ -25,7 +25,7 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase
 from penstock.storage.sql.retention import DroppedQueues, LogRetention, forget_ids
-from penstock.storage.sql.work import Work
+from penstock.storage.sql.work import MAX_COPIES, Work
 
 __all__ = ["Memory", "sweep"]
 
@@ -96,9 +96,15 @@ class _Overdue(NamedTuple):
 
     tenant: str
     number: int
+    name: str
     policy: QueuePolicy
     until: dict[int, int]
     """By phase, the earliest time at which something is due, or was settled."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its place in the order in which queues are swept."""
+        return self.tenant, self.name
 
     def due(self, phases: Iterable[Phase], edge: int) -> list[int]:
         """The given phases that have something at or before this time."""
@@ -123,8 +129,8 @@ class Memory:
         self.log_retention = LogRetention()
         self.dropped_queues = DroppedQueues()
         self.compaction = CounterCompaction()
-        #: The queue at which the last sweep stopped.
-        self.turn = 0
+        #: Tenant and name of the queue at which the last sweep stopped.
+        self.turn = ("", "")
         #: By queue, the number of the sweep that last examined delayed failed deliveries, and
         #: its position.
         self.looks: dict[int, tuple[int, tuple[int, int]]] = {}
@@ -193,17 +199,17 @@ async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[Store
     rows = await core.fetch("horizons", now=now)
     queues = await _overdue(core, rows)
     looks = _choose_looks(memory, queues)
-    turn, memory.turn = memory.turn, 0
+    turn, memory.turn = memory.turn, ("", "")
     damage: list[StoreCorrupt] = []
-    for queue in sorted(queues, key=lambda q: (q.number < turn, q.number)):
+    for queue in sorted(queues, key=lambda q: (q.place < turn, q.place)):
         try:
             await _sweep_queue(core, queue, now, tally)
             if queue.number in looks:
                 await _look_at_delayed(core, memory, queue, tally)
         except StoreCorrupt as error:
             damage.append(error)
-        if tally.more and not memory.turn:
-            memory.turn = queue.number
+        if tally.more and not any(memory.turn):
+            memory.turn = queue.place
     return damage
 
 
@@ -217,7 +223,7 @@ async def _overdue(core: Core, rows: Sequence[Row]) -> list[_Overdue]:
         queue = known.numbered.get(number)
         if queue is None:
             continue
-        overdue = found.setdefault(number, _Overdue(tenant, number, queue.policy, {}))
+        overdue = found.setdefault(number, _Overdue(tenant, number, queue.name, queue.policy, {}))
         overdue.until[phase] = min(until, overdue.until.get(phase, until))
     return list(found.values())
 
@@ -299,7 +305,7 @@ def _each(
     """Apply ``act`` to the groups of these rows, as many as fit."""
     made = _Step()
     for group in work.hold_all(rows):
-        if made.counts.total() >= left:
+        if made.counts.total() >= left or work.copied >= MAX_COPIES:
             made.rest = True
             return made
         act(made, group)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import Message
 from penstock.model.queue import Ordering
+from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import (
     Count,
+    NeedsTransaction,
     NewSegment,
     PartitionCount,
     RetryTransaction,
@@ -38,7 +40,7 @@ from penstock.storage.sql.deliveries import (
 from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.storage.sql.segments import Segment
 
-__all__ = ["Work"]
+__all__ = ["MAX_COPIES", "EndedGroup", "Work"]
 
 _WAITING: Final = frozenset(
     {Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED}
@@ -46,6 +48,22 @@ _WAITING: Final = frozenset(
 _TIMED: Final = frozenset(
     {Phase.DELAYED, Phase.IN_FLIGHT, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT}
 )
+
+
+#: Copies after which a claim or a sweep stops to end deliveries; the next one continues.
+MAX_COPIES: Final = 500
+
+
+class EndedGroup(NamedTuple):
+    """Deliveries that failed or expired, to be copied to the dead-letter topic of their queue."""
+
+    queue: Queue
+    segment: int
+    members: Sequence[int]
+    record: DeliveryRecord
+    state: State
+    transition: Transition
+    at: int
 
 
 class _Held:
@@ -86,6 +104,9 @@ class Work:
         self.lapsed: Counter[tuple[int, bool]] = Counter()
         #: Queues with deliveries that ended or were removed: callers may wait for their results.
         self.ended: set[int] = set()
+        #: Deliveries whose dead-letter copies ``Core.transact`` appends, and how many there were.
+        self.to_copy: list[EndedGroup] = []
+        self.copied = 0
         #: The earliest time at which a written group of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
@@ -152,6 +173,7 @@ class Work:
         self.ready.clear()
         self.lapsed.clear()
         self.ended.clear()
+        self.to_copy.clear()
 
     def left(self, group: DeliveryGroup) -> Sequence[int]:
         """The members of a held group that were not moved or dropped yet."""
@@ -233,6 +255,13 @@ class Work:
         """Note that the partition may be empty, in which case it loses its owner."""
         if group.record.partition is not None and group.phase in LIVE:
             self._left_partitions.setdefault(group.queue, set()).add(group.record.partition)
+
+    def copy(self, ended: EndedGroup) -> None:
+        """Note deliveries to be copied to a dead-letter topic, which needs a transaction."""
+        if self.single_statement:
+            raise NeedsTransaction
+        self.to_copy.append(ended)
+        self.copied += len(ended.members)
 
     def close_keys(self, group: DeliveryGroup, members: Iterable[int]) -> None:
         """Close the keys of these messages: the next publish is a new message."""

@@ -84,6 +84,11 @@ from penstock.testing.conformance.dead_letter import (
     TestDeadLetterQueue,
     TestNoDeadLetters,
 )
+from penstock.testing.conformance.dead_letter_topic import (
+    TestDeadLetterTopic,
+    TestExpiredToTopic,
+    TestNothingRefusesACopy,
+)
 from penstock.testing.conformance.dedup_scope import TestDedupScope
 from penstock.testing.conformance.default_policies import TestDefaultPolicies
 from penstock.testing.conformance.documents import TestDocuments
@@ -155,6 +160,7 @@ __all__ = [
     "TestConcurrency",
     "TestDeadLetter",
     "TestDeadLetterQueue",
+    "TestDeadLetterTopic",
     "TestDedupScope",
     "TestDefaultPolicies",
     "TestDeliveryRetention",
@@ -162,6 +168,7 @@ __all__ = [
     "TestDocuments",
     "TestEnded",
     "TestErrorsShown",
+    "TestExpiredToTopic",
     "TestExtend",
     "TestFanOut",
     "TestFilterQuota",
@@ -187,6 +194,7 @@ __all__ = [
     "TestNextDue",
     "TestNextDueOfPartitions",
     "TestNoDeadLetters",
+    "TestNothingRefusesACopy",
     "TestOwnLimit",
     "TestOwnership",
     "TestPartitionBatch",

@@ -68,6 +68,8 @@ class TestQueues(Conformance):
             bucket_size=4,
             paused=True,
             dead_letters=False,
+            dead_letter_topic="dead",
+            dead_letter_expired=True,
             description="Rote Bestellungen: ü",
             labels={"team": "Bestellungen", "tier": ""},
         )

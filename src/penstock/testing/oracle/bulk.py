@@ -16,7 +16,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering, TopicPolicy
 from penstock.model.states import State, Transition
 from penstock.storage.contract import EngineOptions
-from penstock.testing.oracle import partitions, read_verbs, transitions
+from penstock.testing.oracle import partitions, publishing, read_verbs, transitions
 from penstock.testing.oracle.state import Entry, Held, Queue, Store, Tally
 
 __all__ = ["cancel", "purge", "replay", "sweep"]
@@ -156,8 +156,10 @@ def sweep(store: Store, options: EngineOptions, now: int, limit: int) -> SweepRe
     for _, queue in sorted(store.queues.items()):
         for dead in (False, True):
             transitions.let_time_act(store, queue, now, tally, dead=dead)
+        publishing.append_copies(store, options, now)
         if queue.policy.ordering is Ordering.PARTITION:
             partitions.drop_dead_consumers(store, queue, now)
+            publishing.append_copies(store, options, now)
         _retain_deliveries(store, queue, now, tally)
     _forget_ids(store, now, tally)
     _forget_batches(store, now, tally)

@@ -72,6 +72,7 @@ def would_give(store: Store, queue: Queue, consumer: str, now: int, *, dead: boo
     """Whether a claim would return anything now; tries it on copies."""
     twin = copy.copy(store)
     twin.keys = dict(store.keys)
+    twin.ended = []
     return bool(claim(twin, queue.copy(), consumer, 1, None, now, dead=dead))
 
 

@@ -7,7 +7,7 @@ neither, it is a new message. The callers undo everything when this raises.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from penstock.errors import Conflict, QueueFull, TooLarge, TooManyQueues
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
-from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
+from penstock.model.message import HeaderValue, Message, MessageId, NewMessage, Offset, Published
 from penstock.model.queue import TopicPolicy, changed_policy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions, Outgoing
@@ -24,7 +24,7 @@ from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import transitions
 from penstock.testing.oracle.state import Batch, Entry, Queue, Store
 
-__all__ = ["RETRY_AFTER_MS", "assign", "publish", "publish_batch", "route"]
+__all__ = ["RETRY_AFTER_MS", "append_copies", "assign", "publish", "publish_batch", "route"]
 
 #: The retry delay of a full queue.
 RETRY_AFTER_MS = 1_000
@@ -78,6 +78,67 @@ def publish_batch(
     if not new.is_over(policy, now):
         store.batches[tenant, batch.topic, batch_id] = new
     return published, False
+
+
+def append_copies(store: Store, options: EngineOptions, now: int) -> None:
+    """Append the copies of ended deliveries to the topics of their queues, by message id."""
+    ended, store.ended = store.ended, []
+    for one in sorted(ended, key=lambda one: one.entry.message.id):
+        message = one.entry.message
+        hops = message.headers.get("dead_letter_hops")
+        hops = hops if isinstance(hops, int) and not isinstance(hops, bool) else 0
+        if hops >= 16:
+            continue
+        headers: dict[str, HeaderValue] = {
+            "dead_letter_hops": max(hops, 0) + 1,
+            "dead_letter_original_queue": one.queue,
+            "dead_letter_original_topic": message.topic,
+            "dead_letter_message_id": message.id,
+            "dead_letter_state": one.how,
+            "dead_letter_transition": one.by,
+            "dead_letter_attempts": one.attempts,
+            "dead_letter_at": now,
+        }
+        if one.error is not None:
+            headers["dead_letter_error"] = one.error[:1024]
+        if message.key is not None:
+            headers["dead_letter_key"] = message.key
+        copy = NewMessage(
+            one.entry.payload,
+            _add_original(headers, message.headers),
+            partition_key=message.partition_key,
+            priority=message.priority,
+            content_type=message.content_type,
+            auto_create=len(store.queues_of(one.tenant)) < options.limits.queues,
+        )
+        _Batch(store, options, now, one.tenant).publish(one.topic, copy)
+
+
+def _add_original(
+    headers: dict[str, HeaderValue], original: Mapping[str, HeaderValue]
+) -> dict[str, HeaderValue]:
+    """Add the original headers, or by name as many as fit with a count of the others."""
+    own = {*headers, *_OPTIONAL}
+    wanted = {name: value for name, value in sorted(original.items()) if name not in own}
+    if _is_valid(headers | wanted):
+        return headers | wanted
+    headers["dead_letter_dropped_headers"] = dropped = 0
+    for name, value in wanted.items():
+        if _is_valid({**headers, name: value}):
+            headers[name] = value
+        else:
+            dropped += 1
+    return {**headers, "dead_letter_dropped_headers": dropped}
+
+
+#: Headers that only some copies have.
+_OPTIONAL = ("dead_letter_error", "dead_letter_key", "dead_letter_dropped_headers")
+
+
+def _is_valid(headers: Mapping[str, HeaderValue]) -> bool:
+    """Whether a message may have these headers."""
+    sizes = [len(v.encode()) if isinstance(v, str) else 8 for v in headers.values()]
+    return len(headers) <= 64 and sum(sizes) + sum(len(n.encode()) for n in headers) <= 16 * 1024
 
 
 def route(store: Store, queue: Queue, limit: int, now: int) -> RouteReply:

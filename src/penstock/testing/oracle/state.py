@@ -20,7 +20,18 @@ from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.model.states import LIVE, State
 
-__all__ = ["Batch", "Entry", "Held", "Id", "Owner", "PartitionId", "Queue", "Store", "Tally"]
+__all__ = [
+    "Batch",
+    "Ended",
+    "Entry",
+    "Held",
+    "Id",
+    "Owner",
+    "PartitionId",
+    "Queue",
+    "Store",
+    "Tally",
+]
 
 
 @dataclass(slots=True)
@@ -62,6 +73,22 @@ class Held:
     def live(self) -> bool:
         """Whether it still has to be delivered by its queue or dead-letter queue."""
         return self.state in LIVE
+
+
+class Ended(NamedTuple):
+    """A delivery as it was when it failed or expired."""
+
+    tenant: str
+    queue: str
+    topic: str
+    """The queue's dead-letter topic."""
+    entry: Entry
+    how: str
+    """The state in which it ended."""
+    by: str
+    """The transition that ended it."""
+    error: str | None
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -175,6 +202,8 @@ class Store:
     documents: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """(kind, name) to value."""
     receipts: int = 0
+    ended: list[Ended] = field(default_factory=list)
+    """Deliveries that the current verb ended, to be copied to dead-letter topics."""
 
     def copy(self) -> Store:
         """A copy to restore when a verb is refused half way (P2, S3)."""
@@ -191,6 +220,7 @@ class Store:
         twin.keys = dict(self.keys)
         twin.archived = dict(self.archived)
         twin.documents = dict(self.documents)
+        twin.ended = list(self.ended)
         return twin
 
     def find(self, tenant: str, name: str) -> tuple[Queue, bool]:

@@ -10,7 +10,7 @@ from penstock.model.delivery import Event
 from penstock.model.limits import MAX_ATTEMPTS, MAX_EVENT_ERROR_CHARS
 from penstock.model.message import Message
 from penstock.model.states import State, Transition
-from penstock.testing.oracle.state import Held, Queue, Store, Tally
+from penstock.testing.oracle.state import Ended, Held, Queue, Store, Tally
 
 __all__ = [
     "LEASE_EXPIRED",
@@ -126,9 +126,22 @@ def fail(
     note(
         queue, held, transition, now, state=State.FAILED, consumer=consumer, error=error, dead=False
     )
+    _copy(store, queue, held, State.FAILED, transition)
     if not queue.policy.dead_letters and queue.cursor is None:
         del queue.deliveries[held.message_id]
     forget_empty_partitions(store, queue)
+
+
+def _copy(store: Store, queue: Queue, held: Held, state: State, transition: Transition) -> None:
+    """Note a copy for the queue's dead-letter topic; messages of that topic are not copied."""
+    topic = queue.policy.dead_letter_topic
+    entry = store.newest(queue.tenant, held.message_id)
+    if topic not in (None, entry.message.topic):
+        ended = Ended(
+            *(queue.tenant, queue.name, str(topic), entry, state.value, transition.value),
+            *(held.error, held.attempts),
+        )
+        store.ended.append(ended)
 
 
 def expire(
@@ -146,6 +159,8 @@ def expire(
     held.receipt = None
     held.state, held.at = State.EXPIRED, now
     note(queue, held, transition, now, consumer=consumer, error=error)
+    if queue.policy.dead_letter_expired:
+        _copy(store, queue, held, State.EXPIRED, transition)
     forget_empty_partitions(store, queue)
 
 
