@@ -33,7 +33,14 @@ POLICIES: Final = {
         bucket_size=0,
     ),
     "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
-    "red": QueuePolicy(filter="color = 'red'", max_attempts=1, max_depth=6, bucket_size=0),
+    "red": QueuePolicy(
+        filter="color = 'red'",
+        max_attempts=1,
+        max_depth=6,
+        bucket_size=0,
+        dead_letter_topic="dead",
+        dead_letter_expired=True,
+    ),
     "wide": QueuePolicy(
         filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
     ),
@@ -49,7 +56,7 @@ _CLAIMABLE = st.sampled_from(
     ["all"] * 5
     + ["lane", "wide"] * 3
     + ["late", "red", "all.dlq", "red.dlq"] * 2
-    + ["orders", "bills", "lane.dlq", "late.dlq"]
+    + ["orders", "bills", "dead", "lane.dlq", "late.dlq"]
 )
 _ORDERED = st.sampled_from(["lane", "wide"])
 _CONSUMERS = st.sampled_from(["c1", "c2", "c3"])
@@ -142,6 +149,8 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "message_ttl_ms": st.sampled_from([None, None, 1_000, 30_000]),
             "done_retention_s": st.sampled_from([0, 10, 3600]),
             "dead_letters": st.sampled_from([True, True, False]),
+            "dead_letter_topic": st.sampled_from([None, None, "bills", "dead"]),
+            "dead_letter_expired": st.booleans(),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
             "if_exists": st.sampled_from([IfExists.REPLACE, IfExists.REPLACE, *IfExists]),
         },

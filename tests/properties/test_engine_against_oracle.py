@@ -33,8 +33,10 @@ def added_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_MANY", 1)
 
 
-def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.TestCase]:
-    case = machine_for(store).TestCase
+def case_for(
+    store: str | Opener, programs: settings = LOCAL, *, with_copies: bool = True
+) -> type[unittest.TestCase]:
+    case = machine_for(store, with_copies=with_copies).TestCase
     # The same programs every time where a change is judged, other ones wherever it is made.
     case.settings = settings(programs, derandomize="CI" in os.environ)
     marks = [pytest.mark.slow, pytest.mark.timeout(SHRINKING_S)]
@@ -49,7 +51,7 @@ def in_slices(options: EngineOptions, path: Path) -> Awaitable[Engine]:
 
 
 TestMemory = case_for("memory://")
-TestInSlices = case_for(in_slices, settings(CI, max_examples=50))
+TestInSlices = case_for(in_slices, settings(CI, max_examples=50), with_copies=False)
 TestRocksdb = case_for("rocksdb://{path}")
 TestPostgresql = case_for(store_opener("postgresql"), SQL)
 TestMysql = case_for(store_opener("mysql"), SQL)

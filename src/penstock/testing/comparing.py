@@ -23,7 +23,7 @@ from penstock.model.delivery import (
     RouteReply,
     Snapshot,
 )
-from penstock.model.message import Message, MessageId, Offset, Published
+from penstock.model.message import HeaderValue, Message, MessageId, Offset, Published
 from penstock.model.queue import QueueInfo
 from penstock.model.states import State
 from penstock.storage.contract import Engine
@@ -37,6 +37,9 @@ Plain: TypeAlias = object
 Verb: TypeAlias = Callable[["Side"], Coroutine[object, object, Plain]]
 
 _MAX_PAGES: Final = 10_000
+#: More dead-letter copies than one verb of a program appends.
+_MAX_COPIES: Final = 10_000
+_ORIGINAL: Final = "dead_letter_message_id"
 #: Every how many reads of the log the bulk reads are checked too.
 _LOOKS_IN_BULK: Final = 8
 
@@ -66,6 +69,15 @@ class Side:
     def id(self, tenant: str, number: int) -> MessageId:
         """The id of the message whose first entry has this number."""
         return MessageId(self.offsets(tenant)[number])
+
+    async def notice_copies(self, tenant: str) -> None:
+        """Number the dead-letter copies that a verb appended: no reply names them."""
+        offsets = self.offsets(tenant)
+        start = Offset(offsets[-1] + 1 if offsets else 0)
+        page = await self.engine.read_log(tenant, start, _MAX_COPIES)
+        for entry in page.entries:
+            assert "dead_letter_hops" in entry.message.headers, "P2: a message was never published"
+            offsets.append(entry.message.offset)
 
     def _number(self, tenant: str, offset: int) -> int:
         offsets = self.offsets(tenant)
@@ -116,8 +128,16 @@ class Side:
             message.partition_key,
             message.key,
             message.content_type,
-            dict(message.headers),
+            self._headers(tenant, message),
         )
+
+    def _headers(self, tenant: str, message: Message) -> dict[str, HeaderValue]:
+        """The headers, with the id of the message that a copy comes from as a number."""
+        headers = dict(message.headers)
+        original = headers.get(_ORIGINAL)
+        if isinstance(original, int):
+            headers[_ORIGINAL] = self.below(tenant, original)
+        return headers
 
     def delivery(self, tenant: str, delivery: Delivery) -> Plain:
         assert delivery.receipt not in self._receipts, "C1: a receipt is never reused"

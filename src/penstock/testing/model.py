@@ -14,13 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.errors import (
-    BadName,
-    Conflict,
-    PenstockError,
-    StoreClosed,
-    UnknownTopic,
-)
+from penstock.errors import BadName, Conflict, PenstockError, StoreClosed, UnknownTopic
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     CancelReply,

@@ -196,6 +196,9 @@ async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
         "partition_concurrency": 2,
         "partition_batch": 2,
         "bucket_size": 3,
+        "dead_letters": False,
+        "dead_letter_topic": "dead",
+        "dead_letter_expired": True,
         "paused": True,
         "description": "x",
         "labels": {"a": "b"},
@@ -207,6 +210,29 @@ async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
     assert info.policy != QueuePolicy()
     assert (await q.update_queue("orders", **null)).policy == QueuePolicy()
     assert (await q.create_queue("again", **null)).policy == QueuePolicy()
+
+
+@law("E1")
+@pytest.mark.parametrize("topic", [5, "a b", "-a", "q.dlq", "é", "t" * 129, ["dead"]])
+async def test_a_dead_letter_topic_that_is_not_a_name(
+    q: Broker, refuses: Refuses, topic: Any
+) -> None:
+    await q.create_queue("orders")
+    limit = None if topic == "q.dlq" else 128
+    for call in (
+        q.create_queue("other", dead_letter_topic=topic),
+        q.update_queue("orders", dead_letter_topic=topic),
+    ):
+        await refuses(call, BadName, "dead_letter_topic", limit)
+
+
+async def test_an_empty_dead_letter_topic_is_none(clock: FakeClock) -> None:
+    default = QueuePolicy(dead_letter_topic="dead")
+    options = BrokerOptions(engine=EngineOptions(clock=clock, default_policy=default))
+    async with penstock.open("memory://", options=options, keepers=False) as q:
+        assert (await q.create_queue("a")).policy.dead_letter_topic == "dead"
+        assert (await q.update_queue("a", dead_letter_topic="")).policy.dead_letter_topic is None
+        assert (await q.create_queue("b", dead_letter_topic="")).policy.dead_letter_topic is None
 
 
 async def test_the_defaults_of_the_server(clock: FakeClock) -> None:

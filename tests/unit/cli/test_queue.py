@@ -29,6 +29,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         *("--partition-concurrency", "1"),
         *("--bucket-size", "3", "--paused", "--no-dead-letters", "--description", "invoices"),
         *("--label", "team=billing", "--label", "tier=gold", "--message-ttl", "1h"),
+        *("--dead-letter-topic", "dead", "--dead-letter-expired"),
     )
     assert made["policy"] == {
         "filter": FILTER,
@@ -47,6 +48,8 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         "partition_batch": 2,
         "bucket_size": 3,
         "dead_letters": False,
+        "dead_letter_topic": "dead",
+        "dead_letter_expired": True,
         "paused": True,
         "description": "invoices",
         "labels": {"team": "billing", "tier": "gold"},
@@ -60,6 +63,9 @@ def test_update_changes_what_is_given_and_nothing_else(sh: Shell) -> None:
     assert after["policy"] == {**before["policy"], "max_depth": None, "backoff": backoff}
     assert after["filter_version"] == before["filter_version"]
     assert sh.json("queue", "update", "billing", "--filter", "TRUE")["filter_version"] == 2
+    for given, stored in (("dead", "dead"), ("none", None)):
+        changed = sh.json("queue", "update", "billing", "--dead-letter-topic", given)
+        assert changed["policy"]["dead_letter_topic"] == stored
 
 
 def test_update_without_a_change_is_a_usage_error(sh: Shell) -> None:
@@ -99,6 +105,7 @@ def test_a_dry_run_counts_from_the_start_on(orders: Shell, start: str, count: in
         (("--max-attempts", "0"), "max_attempts"),
         (("--lease", "13h"), "lease_ms"),
         (("--visibility-timeout", "13h"), "lease_ms"),
+        (("--dead-letter-topic", "a b"), "dead_letter_topic"),
         (("--backoff-base", "2m", "--backoff-max", "1m"), "backoff"),
     ],
 )

@@ -74,6 +74,8 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     yield await q.update_queue("billing", max_depth=10, throughput_limit=None)
     yield await q.update_queue("billing", dead_letters=False)
     yield await tried(q.update_queue("billing", dead_letters=0))  # type: ignore[arg-type]
+    yield await q.update_queue("billing", dead_letter_topic="dead", dead_letter_expired=True)
+    yield await tried(q.update_queue("billing", dead_letter_topic="a b"))
     yield await q.queue("billing")
     yield await q.queue("billing.dlq")
     yield await q.queues()

@@ -132,6 +132,8 @@ def test_backoff_bounds(backoff: Backoff, field: str) -> None:
         ("paused", None),
         ("dead_letters", 0),
         ("dead_letters", "no"),
+        ("dead_letter_expired", 1),
+        ("dead_letter_expired", None),
         ("description", "x" * 4097),
         ("description", "é" * 2049),
         ("description", None),

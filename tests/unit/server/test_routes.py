@@ -197,6 +197,29 @@ async def test_publishing_with_a_settlement_needs_the_topics_grant_too(guarded):
     assert (await guarded.broker.stats("orders")).in_flight == 1
 
 
+async def test_a_dead_letter_topic_needs_the_topics_grant_too(guarded):
+    """A consumer of the queue would publish there, by rejecting."""
+    made = await guarded.keys.create("default", ["admin:orders", "publish:dead"])
+    headers = {"authorization": f"Bearer {made.key}"}
+    defaults = {"queue_defaults": {"dead_letter_topic": "bills"}}
+    for method, path, body in (
+        ("PUT", "/v1/queues/orders", {"dead_letter_topic": "bills"}),
+        ("PATCH", "/v1/queues/orders", {"dead_letter_topic": "bills"}),
+        ("PUT", "/v1/topics/orders", defaults),
+    ):
+        reply = await guarded.call(method, path, body, headers)
+        assert reply.status == 403
+        assert "publish:bills" in reply.json()["detail"]
+    assert (await guarded.broker.queue("orders")).policy.dead_letter_topic is None
+    assert await guarded.broker.topic("orders") is None
+    body = {"dead_letter_topic": "dead"}
+    reply = await guarded.call("PATCH", "/v1/queues/orders", body, headers)
+    assert reply.json()["policy"]["dead_letter_topic"] == "dead"
+    body = {"dead_letter_topic": ""}
+    reply = await guarded.call("PATCH", "/v1/queues/orders", body, headers)
+    assert reply.json()["policy"]["dead_letter_topic"] is None
+
+
 async def test_a_claim_of_several_queues_needs_the_grant_on_each(guarded):
     await guarded.broker.create_queue("secret")
     made = await guarded.keys.create("default", ["consume:orders"])

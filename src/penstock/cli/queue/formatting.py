@@ -91,6 +91,8 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("description", policy.description),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(policy.labels.items()))),
         ("dead letters", policy.dead_letters),
+        ("dead letter topic", policy.dead_letter_topic or "none"),
+        ("expired to topic", policy.dead_letter_expired),
         ("paused", policy.paused),
         ("max attempts", policy.max_attempts),
         ("lease", age(policy.lease_ms)),

@@ -86,6 +86,16 @@ policy_options: Final = stacked(
         default=None,
         help="Whether failed deliveries are kept, or removed.",
     ),
+    click.option(
+        "--dead-letter-topic",
+        metavar="TOPIC",
+        help="The topic to which failed deliveries are copied, or `none`.",
+    ),
+    click.option(
+        "--dead-letter-expired/--no-dead-letter-expired",
+        default=None,
+        help="Whether expired deliveries are copied to that topic too.",
+    ),
     click.option("--paused/--not-paused", default=None, help="Whether to hand out nothing."),
     click.option("--description", help="What it is for."),
     click.option(
@@ -107,6 +117,8 @@ def to_changes(given: Mapping[str, object], backoff: Backoff) -> PolicyChanges:
     for name in ("max_depth", "message_ttl_ms", "throughput_limit"):
         if changes.get(name) == NO_LIMIT:
             changes[name] = 0
+    if changes.get("dead_letter_topic") == NO_LIMIT:
+        changes["dead_letter_topic"] = ""
     base, most = changes.pop("backoff_base", None), changes.pop("backoff_max", None)
     if base is not None or most is not None:
         changes["backoff"] = Backoff(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import AssignBody, DryRunReply, QueueList, RouteBody
 from penstock.wire.codecs import JSON
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "check_dead_letter_topic"]
 
 _MAX_DIGITS: Final = 18
 
@@ -67,6 +68,7 @@ async def put_queue(
 ) -> QueueInfo | DryRunReply:
     """Create the queue, or do with the existing one what ``if_exists`` says."""
     start = _start(query.start)
+    check_dead_letter_topic(call, body)
     if query.dry_run:
         return await _dry_run(call, start, body)
     broker = call.broker
@@ -90,6 +92,7 @@ async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunRe
 
 async def patch_queue(call: Call, query: Empty, body: dict[str, Any]) -> QueueInfo:  # noqa: ARG001
     """Change the given fields of the policy; the others stay."""
+    check_dead_letter_topic(call, body)
     return await call.broker.update_queue(call.name, **_named(body))
 
 
@@ -141,6 +144,13 @@ async def assign(call: Call, query: Empty, body: AssignBody) -> RouteReply:  # n
         offsets=body.offsets,
         store=body.store,
     )
+
+
+def check_dead_letter_topic(call: Call, fields: Mapping[str, Any]) -> None:
+    """Refuse a topic that the caller may not publish to: the queue will publish there."""
+    topic = fields.get("dead_letter_topic")
+    if isinstance(topic, str) and topic:
+        call.check("publish", topic)
 
 
 def _named(fields: dict[str, Any]) -> dict[str, Any]:

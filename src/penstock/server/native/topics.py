@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import BadInput, BadPolicy, UnknownTopic
 from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
 from penstock.server.call import Call
+from penstock.server.native.queues import check_dead_letter_topic
 from penstock.server.request_parsing import SMALL_BYTES, Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import TopicInfo, TopicList
@@ -45,6 +46,7 @@ class TopicBody(Body[TopicPolicy]):
 
 async def put_topic(call: Call, query: Empty, body: TopicPolicy) -> TopicInfo:  # noqa: ARG001
     """Register the topic, or replace its policy."""
+    check_dead_letter_topic(call, body.queue_defaults)
     await call.broker.put_topic(call.name, body)
     return TopicInfo(call.name, body)
 

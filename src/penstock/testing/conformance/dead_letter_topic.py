@@ -346,7 +346,6 @@ class TestExpiredToTopic(Conformance):
         assert len(found) == 200
         assert set(found) == {b"%d" % n for n in range(200)}
 
-
     @law("C5")
     async def test_many_expire_before_a_claim(self, store: Store) -> None:
         await copying(store, dead_letter_expired=True)
@@ -357,11 +356,10 @@ class TestExpiredToTopic(Conformance):
         (last,) = await store.publish(b"last")
         store.clock.advance(500)
         ear = listen(store)
-        for _ in range(3):
-            claimed = await store.claim()
-            if claimed:
-                break
+        claimed = await store.claim()
+        while not claimed:
             assert "q" in ear.heard()
+            claimed = await store.claim()
         assert ids_of(claimed) == [last]
         await store.sweep_all()
         found = await payloads(store)

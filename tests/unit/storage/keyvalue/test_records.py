@@ -200,6 +200,8 @@ POLICIES = st.builds(
     bucket_size=st.integers(0, 4),
     paused=st.booleans(),
     dead_letters=st.booleans(),
+    dead_letter_topic=st.none() | st.sampled_from(["dead", "t" * 128]),
+    dead_letter_expired=st.booleans(),
     description=st.text(max_size=20),
     labels=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
 )
