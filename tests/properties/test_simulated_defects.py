@@ -12,6 +12,7 @@ from penstock.filters.batch_routes import BatchRoutes
 from penstock.model import decisions
 from penstock.model.states import Transition
 from penstock.storage.keyvalue import moves, passing_time, settle, sweep
+from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.queue import Queue
@@ -139,6 +140,20 @@ def _sweep_deleted_queues(patch: _Patch) -> None:
     )
 
 
+def _copy_in_another_commit(patch: _Patch) -> None:
+    """Dead-letter copies are appended after the commit that ends their deliveries."""
+    append = CopyingVerbs._append_copies
+
+    async def appending(self: CopyingVerbs) -> None:
+        stage = self._core.stage
+        ended, stage.ended = stage.ended, []
+        await self._committer.commit()
+        stage.ended = ended
+        await append(self)
+
+    patch.setattr(CopyingVerbs, "_append_copies", appending)
+
+
 builtin_id = id
 
 
@@ -156,6 +171,7 @@ builtin_id = id
         _keep_the_old_limit,
         _repeat_any_ack,
         _sweep_deleted_queues,
+        _copy_in_another_commit,
     ],
     ids=lambda defect: defect.__name__.strip("_"),
 )

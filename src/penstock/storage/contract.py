@@ -16,6 +16,8 @@ Rules that all verbs share
 - Time takes effect at ``claim`` and ``sweep``: they first make due deliveries available,
   take lapsed leases back, and expire deliveries past ``expires_at``. Other verbs report what
   is stored. Until then the holder of a lapsed lease may still settle it.
+- A verb that fails or expires a delivery of a queue with a ``dead_letter_topic`` appends its copy
+  to that topic in the same commit. Nothing refuses a copy (docs/semantics.md).
 - A cancelled call may or may not have taken effect, like a lost reply (P2).
 """
 

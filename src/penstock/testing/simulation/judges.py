@@ -5,6 +5,7 @@ Every judge returns one line per violation; no line means that the run kept the 
 - ``drain``: the judged queue can be emptied when faults stop (C5).
 - ``judge_history``: the replies to clients about the judged queue agree with its contents
   (P1 to P4, C1, C2, S1 to S3), by ``penstock.testing.checker``.
+- ``judge_copies``: every failed delivery of the judged queue has one dead-letter copy (D1, S3).
 - ``judge_store``: ``penstock verify`` finds nothing wrong (including counts against a full scan,
   orphans, references and order).
 - ``picture`` and ``judge_same``: the observable state of a store is the same before and after
@@ -22,16 +23,17 @@ from msgspec.structs import replace
 from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.model.clock import Clock
-from penstock.model.delivery import Ack
+from penstock.model.delivery import Ack, Snapshot
+from penstock.model.message import MessageId
 from penstock.model.states import LIVE, State
 from penstock.testing.checker import check
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
-from penstock.testing.simulation.policies import WORK, WORK_POLICY
+from penstock.testing.simulation.policies import DEAD, WORK, WORK_POLICY
 from penstock.testing.simulation.world import History, granted
 from penstock.verify import verify
 
-__all__ = ["drain", "judge_history", "judge_same", "judge_store", "picture"]
+__all__ = ["drain", "judge_copies", "judge_history", "judge_same", "judge_store", "picture"]
 
 #: Passes after which the judged queue must be empty. Each pass claims everything available and then
 #: sleeps until a lease or a delay ends: a delivery needs at most ``max_attempts`` of them.
@@ -112,6 +114,41 @@ async def judge_history(
         grant_number=grant_number,
     )
     return [f"{item.law}: {item.what}" for item in violations]
+
+
+async def judge_copies(broker: Broker) -> list[str]:
+    """Compare the failed deliveries of the judged queue with their copies."""
+    failed = {
+        item.message.id: (item.payload, item.attempts, item.error, item.at)
+        for item in await _all(broker, WORK, State.FAILED)
+    }
+    copies: dict[MessageId, object] = {}
+    found: list[str] = []
+    for item in await _all(broker, DEAD, State.AVAILABLE):
+        headers = item.message.headers
+        if headers.get("dead_letter_original_queue") != WORK:
+            continue
+        message = MessageId(int(headers["dead_letter_message_id"]))
+        if message in copies:
+            found.append(f"S3: message {message} of {WORK!r} has two copies")
+        story = (headers.get(f"dead_letter_{name}") for name in ("attempts", "error", "at"))
+        copies[message] = (item.payload, *story)
+    for message in sorted({*failed, *copies}):
+        if failed.get(message) != copies.get(message):
+            both = f"{failed.get(message)} and its copy {copies.get(message)}"
+            found.append(f"D1: message {message} of {WORK!r} failed as {both}")
+    return found
+
+
+async def _all(broker: Broker, queue: str, state: State) -> list[Snapshot]:
+    """All pages of a peek."""
+    items: list[Snapshot] = []
+    cursor: str | None = None
+    while True:
+        page = await broker.peek(queue, state, limit=_PAGE, cursor=cursor, payloads=True)
+        items += page.items
+        if (cursor := page.cursor) is None:
+            return items
 
 
 async def judge_store(broker: Broker, clock: Clock, *, deep: bool = True) -> list[str]:

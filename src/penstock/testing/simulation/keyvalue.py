@@ -36,6 +36,7 @@ from penstock.testing.model import Oracle
 from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
+    judge_copies,
     judge_history,
     judge_same,
     judge_store,
@@ -207,6 +208,7 @@ class _Session:
         broker = self._up.broker
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
+        found += await judge_copies(broker)
         await self._up.keepers.stop()
         found += await self.world.promises.judge(broker)
         if self._comparison is not None:

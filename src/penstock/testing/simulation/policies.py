@@ -1,9 +1,10 @@
 """The tenants and queues of a simulation, with their initial policies.
 
-Programs change, delete and recreate most queues at any time. Three are never deleted, purged or
+Programs change, delete and recreate most queues at any time. Four are never deleted, purged or
 replayed, so that the replies about them can be checked:
 
 - ``work`` takes every message of its topic and is never changed: the history checker judges it;
+- ``dead`` has the dead-letter copies of ``work``, and is never claimed from;
 - ``narrow`` has a ``max_depth`` and a ``throughput_limit``; programs change its filter and its
   ``max_depth``, and nothing else;
 - ``line`` is ordered, and never changed.
@@ -17,6 +18,7 @@ from penstock.broker import Broker
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, TopicPolicy
 
 __all__ = [
+    "DEAD",
     "FILTERS",
     "FIXED",
     "LINE",
@@ -39,7 +41,10 @@ WORK_POLICY: Final = QueuePolicy(
     done_retention_s=0,
     failed_retention_s=0,
     bucket_size=1,
+    dead_letter_topic="dead",
 )
+#: The queue and the topic of the copies of what fails in ``work``, and in some other queues.
+DEAD: Final = "dead"
 #: The dedup window of ``work``: longer than any run, because the checker ignores windows.
 _DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
 NARROW: Final = "narrow"
@@ -49,6 +54,7 @@ FILTERS: Final = ("topic = 'narrow'", "topic = 'narrow' AND color = 'red'")
 #: The queues that are never deleted, in the first tenant.
 FIXED: Final = {
     WORK: WORK_POLICY,
+    DEAD: QueuePolicy(filter="topic = 'dead'", done_retention_s=0, bucket_size=1),
     NARROW: QueuePolicy(
         filter=FILTERS[0],
         max_attempts=9,

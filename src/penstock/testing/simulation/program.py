@@ -19,7 +19,7 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.queue import Start
 from penstock.model.states import State
-from penstock.testing.simulation.policies import FILTERS, LINE, NARROW, TENANTS, WORK
+from penstock.testing.simulation.policies import DEAD, FILTERS, LINE, NARROW, TENANTS, WORK
 from penstock.testing.simulation.scenes import random_scene
 
 __all__ = ["Draft", "Fault", "Program", "Step", "random_program"]
@@ -241,7 +241,7 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "tenant": _tenant(random),
         "queue": random.queue(_CHANGEABLE),
         "start": random.choice((Start.LATEST, Start.EARLIEST, Start.OFFSET, Start.TIME)),
-        "back": random.randint(0, 10_000),
+        "back": (back := random.randint(0, 10_000)),
         "filter": random.choice((None, None, "amount >= 5", "topic = 'bills'")),
         "max_attempts": random.choice((1, 2, 3)),
         "max_depth": random.choice((None, None, 5)),
@@ -249,6 +249,8 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "done_retention_s": random.choice((0, 10, 3600)),
         "throughput_limit": random.choice((None, None, None, 2)),
         "dead_letters": random.random() < 0.7,
+        "dead_letter_topic": (None, None, DEAD, "bills")[back % 4],
+        "dead_letter_expired": back % 3 == 0,
         "bucket_size": random.choice((0, 1, 1)),
     }
 

@@ -30,6 +30,7 @@ from penstock.storage.sql.urls import Address, parse
 from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
+    judge_copies,
     judge_history,
     judge_same,
     judge_store,
@@ -298,6 +299,7 @@ class _Run:
         # The rest only reads, and no time passes.
         self._gate.let_all_pass()
         found += await judge_history(broker, self.world.history, _grant_number)
+        found += await judge_copies(broker)
         found += await self.world.promises.judge(broker)
         if self._program.seed % _VERIFIED_ONE_IN == 0:
             for tenant in TENANTS:
