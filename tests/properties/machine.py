@@ -185,10 +185,18 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.look(tenant)
 
     def claim(
-        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        where: str | None = None,
     ) -> None:
         async def claim(side: Side) -> list[Plain]:
-            claimed = await side.engine.claim(tenant, queue, consumer, limit, lease_ms)
+            claimed = await side.engine.claim(
+                tenant, queue, consumer, limit, lease_ms, _condition(where)
+            )
             return [side.delivery(tenant, d) for d in claimed]
 
         granted = self.both(claim)

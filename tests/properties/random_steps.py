@@ -113,6 +113,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "consumer": _CONSUMERS,
             "limit": _LIMITS,
             "lease_ms": st.sampled_from([None, 1_000, 5_000, 45_000]),
+            "where": _CONDITIONS,
         },
     ),
     "settle": (

@@ -264,22 +264,29 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def claim(
-        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        where: Filter | None = None,
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries: priority descending, then publish order (C4).
 
         It may return fewer if their payloads exceed ``MAX_CLAIM_BYTES``, but always one.
-
-        The lease is clamped to the policy's bounds; None uses ``lease_ms``. Every
-        grant increments attempts, appends to the attempts record (C2) and issues a new receipt
-        (C1). A waiting delivery without attempts left, because ``max_attempts`` was lowered, fails
-        when the claim reaches it.
+        The lease is clamped to the policy's bounds; None uses ``lease_ms``. Every grant increments
+        attempts, appends to the attempts record (C2) and issues a new receipt (C1). A waiting
+        delivery without attempts left, because ``max_attempts`` was lowered, fails when the claim
+        reaches it.
 
         A paused queue returns none. If the engine ``limits_throughput``, a claim returns no more
         than the queue's ``throughput_limit`` has tokens for, and charges them in the same commit.
         On an ordered queue the claim is also a heartbeat of ``consumer`` and serves only its
         partitions (O1).
 
+        With ``where`` it hands out only deliveries that match, among the first ``MAX_CLAIM_SCAN``
+        waiting ones; a partition whose first waiting delivery does not match is passed over.
         If the caller is cancelled, the engine releases what the claim granted.
         """
 

@@ -184,11 +184,17 @@ class Oracle(Engine):
         return None if seen is None or seen.is_over(policy, now) else seen.published
 
     async def claim(
-        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        where: Filter | None = None,
     ) -> list[Delivery]:
         with self._telling() as (store, now):
             found, dead = store.find(tenant, queue)
-            return claiming.claim(store, found, consumer, limit, lease_ms, now, dead=dead)
+            return claiming.claim(store, found, consumer, limit, lease_ms, now, where, dead=dead)
 
     async def settle(
         self,
@@ -425,13 +431,7 @@ class Oracle(Engine):
 
     async def find(self, tenant: str, topic: str, id: str) -> Message | None:
         store, now = self._open()
-        # Ids that are unique per partition are not found.
-        seen = store.ids.get((tenant, topic, None, id))
-        policy = store.topics.get((tenant, topic), TopicPolicy())
-        if seen is None or seen[0] + policy.dedup_window_ms <= now:
-            return None
-        newest = store.messages.get((tenant, seen[1]))
-        return None if newest is None else newest.message
+        return read_verbs.find(store, tenant, topic, id, now)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         store, _ = self._open()

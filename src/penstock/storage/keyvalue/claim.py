@@ -16,6 +16,7 @@ from penstock.errors import StoreCorrupt, StoreError
 from penstock.model.decisions import is_expired, lease_for
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
+from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.moves import (
     GrantReads,
@@ -28,6 +29,7 @@ from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.passing_time import heartbeat, let_time_pass
 from penstock.storage.keyvalue.payloads import payloads_of
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.selected_claim import take_selected
 
 __all__ = ["CLAIM_TURNS", "claim"]
 
@@ -49,6 +51,7 @@ def claim(
     now: int,
     *,
     last_turn: bool = False,
+    selector: ClaimSelector | None = None,
 ) -> list[Delivery] | None:
     """Lease up to ``limit`` deliveries to ``consumer``.
 
@@ -65,7 +68,9 @@ def claim(
     entries: list[Entry] = []
     decode = math.inf if last_turn else _DECODED_A_TURN
     try:
-        if queue.partitions is not None:
+        if selector is not None:
+            moved = take_selected(queue, consumer, limit, now, entries, selector, _MOVES_A_TURN)
+        elif queue.partitions is not None:
             try:
                 moved = _take_from_partitions(
                     queue, queue.partitions, consumer, limit, now, entries, decode

@@ -17,7 +17,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from penstock.errors import BadName
-from penstock.filters import Selection, parse
+from penstock.filters import Filter, Selection, parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.delivery import (
     Delivery,
@@ -37,6 +37,7 @@ from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.assignment import Assignment
+from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import Assign
@@ -285,7 +286,13 @@ class KeyValueEngine(
         return PublishReply(plan.replies, achieved, plan.is_repeated)
 
     async def claim(
-        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        where: Filter | None = None,
     ) -> list[Delivery]:
         if self._changes.under_way:
             await self._changes.over()
@@ -296,11 +303,14 @@ class KeyValueEngine(
             await self._changes.over()
             now = self._begin()
         turn = 1
+        selector = None if where is None else ClaimSelector(where, self._turns.slice_s)
         while True:
             state = self._core.tenant(tenant).queue(queue)
             last_turn = turn >= CLAIM_TURNS
             try:
-                deliveries = claim(state, consumer, limit, lease_ms, now, last_turn=last_turn)
+                deliveries = claim(
+                    state, consumer, limit, lease_ms, now, last_turn=last_turn, selector=selector
+                )
             except Exception as error:
                 raise self._broken(error) from error
             finally:

@@ -179,6 +179,10 @@ class Owner:
             heapify(self._heap)
         return bool(self._changed)
 
+    def all_ready(self) -> list[tuple[int, Partition]]:
+        """All ready claim numbers with their partitions. No partition may be noted."""
+        return list(self._ready.items())
+
     def first_ready(self) -> tuple[int, Partition] | None:
         """The lowest ready claim number with its partition. No partition may be noted."""
         heap, ready = self._heap, self._ready

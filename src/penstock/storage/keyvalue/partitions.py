@@ -216,6 +216,14 @@ class Partitions:
             return None
         return self.queue.policy.bucket_size << EXPONENT_SHIFT | found[0], found[1]
 
+    def all_ready(self, consumer: str) -> list[tuple[int, Partition]]:
+        """The next claim id of each of the consumer's partitions that has one, in any order."""
+        owner = self._owners[consumer]
+        while owner.look(self._next_number, self._most):
+            pass  # Only partitions that the claim itself has changed.
+        base = self.queue.policy.bucket_size << EXPONENT_SHIFT
+        return [(base | number, partition) for number, partition in owner.all_ready()]
+
     def next_of(self, partition: Partition) -> int | None:
         """The next claim id that the partition may hand out, or None."""
         policy = self.queue.policy

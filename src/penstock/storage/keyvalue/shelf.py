@@ -11,7 +11,7 @@ A dead-letter shelf stores its waiting entries as the parent's failed records (D
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
@@ -207,6 +207,30 @@ class Shelf:
         bucket: Bucket = self._buckets[lane.heads[0]]
         bucket.sort()
         return bucket
+
+    def in_order(self) -> Iterator[Bucket]:
+        """The buckets with available entries, in claim order; loads them as they are reached.
+
+        The caller may take entries out of the buckets meanwhile.
+        """
+        for number in range(LANES):
+            passed = -1
+            while (bucket := self._next_bucket(self._lanes[number], passed)) is not None:
+                passed = bucket.bucket_id
+                bucket.sort()
+                yield bucket
+
+    def _next_bucket(self, lane: PriorityLane, passed: int) -> Bucket | None:
+        """The lane's first bucket with available entries after that id, or None."""
+        while True:
+            index = bisect_right(lane.heads, passed)
+            is_last = index == len(lane.heads)
+            if lane.spill_low > lane.spill_high or not (
+                is_last or lane.heads[index] > lane.spill_low
+            ):
+                break
+            self._load_ahead(lane)
+        return None if is_last else self._buckets[lane.heads[index]]
 
     def walk(self, after: int, end: int = _NO_END) -> Iterator[Entry]:
         """Available entries with after < claim id < end, in order, without loading buckets."""

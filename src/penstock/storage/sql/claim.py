@@ -10,7 +10,7 @@ statement checks that they are unchanged and hands them out (``Core.single_state
 have changed, another server claims from the queue too, and claims use transactions for a while.
 
 A waiting delivery that has no attempts left, because ``max_attempts`` was lowered, fails when a
-claim reaches it.
+claim reaches it. Claims with a selector are in ``selected_claim``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from penstock.storage.sql.granting import (
 )
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.selected_claim import claim_selected
 from penstock.storage.sql.work import MAX_COPIES, Work
 
 __all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
@@ -86,13 +87,17 @@ async def claim(
         tokens = None if bucket is None else bucket.tokens
         if ordered:
             granted = await _claim_partitions(core, work, queue, asked, tokens)
+        elif asked[0].selector is not None:
+            # Such a call shares its transaction with no other.
+            (cut,) = _cut(asked, tokens)
+            granted = [await claim_selected(core, work, queue, cut, dead=dead)]
         else:
             granted = await _claim_in_order(core, work, queue, _cut(asked, tokens), dead=dead)
         if bucket is not None:
             await charge(work, queue, bucket, sum(map(len, granted)), dead=dead)
         return granted
 
-    if known is not None and _is_alone(core, known):
+    if known is not None and asked[0].selector is None and _is_alone(core, known):
         try:
             granted = await core.single_statement(tenant, act)
         except RowChanged:

@@ -46,6 +46,7 @@ from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.assignment import Assignment
+from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.contract import Capabilities, Engine, EngineOptions
 from penstock.storage.listener import Listener
 from penstock.storage.sql import (
@@ -59,7 +60,7 @@ from penstock.storage.sql import (
     sweep,
 )
 from penstock.storage.sql import store as store_rows
-from penstock.storage.sql.batching import CallBatchers
+from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.cancel import cancel
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
@@ -226,11 +227,21 @@ class SqlEngine(Engine):
         return await publish_within(self._core, tenant, asked, connection)
 
     async def claim(
-        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        where: Filter | None = None,
     ) -> list[Delivery]:
         self._core.check_open()
-        asked = Claim(consumer, limit, lease_ms)
-        claiming = asyncio.ensure_future(self._claims.call((tenant, queue), asked, limit))
+        if where is None:
+            call = self._claims.call((tenant, queue), Claim(consumer, limit, lease_ms), limit)
+        else:
+            selector = ClaimSelector(where, self._core.turns.slice_s)
+            call = self._claim_alone(tenant, queue, Claim(consumer, limit, lease_ms, selector))
+        claiming = asyncio.ensure_future(call)
         try:
             deliveries = await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -245,6 +256,12 @@ class SqlEngine(Engine):
                 self._abandoned.release(tenant, queue, deliveries)
                 raise
         return deliveries
+
+    async def _claim_alone(self, tenant: str, queue: str, asked: Claim) -> list[Delivery]:
+        """Claim in a transaction that no other call shares."""
+        call: Call[Claim, list[Delivery]] = Call(asked, asked.limit)
+        await claim(self._core, tenant, queue, [call])
+        return await call.answered()
 
     async def settle(
         self,

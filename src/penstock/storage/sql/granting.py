@@ -13,6 +13,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.decisions import lease_for
 from penstock.model.delivery import Delivery, Receipt
 from penstock.model.limits import MAX_CLAIM_BYTES
+from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.claim_numbers import Receipts
@@ -43,6 +44,7 @@ class Claim(NamedTuple):
     consumer: str
     limit: int
     lease_ms: int | None
+    selector: ClaimSelector | None = None
 
 
 class Granted(NamedTuple):

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from penstock.model.limits import MAX_CLAIM_BYTES
+from penstock.model.limits import MAX_CLAIM_BYTES, MAX_CLAIM_SCAN
 from penstock.model.message import MessageId
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
@@ -25,6 +25,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase, message_id, segment_of
 from penstock.storage.sql.granting import Claim, Granted, grant, large_segments, look_at_clock
+from penstock.storage.sql.selected_partitions import count_matching, first_matching
 from penstock.storage.sql.work import MAX_COPIES, Work
 
 __all__ = ["hand_out"]
@@ -75,8 +76,11 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
             work.notify(queue)
             break
         firsts = await _firsts(work, queue, asked.consumer)
+        if asked.selector is not None:
+            firsts = heapq.nsmallest(MAX_CLAIM_SCAN, firsts)
+            firsts = await first_matching(core, work, queue, asked, firsts)
         if several:
-            picks = await _choose_several(work, queue, firsts, asked.limit)
+            picks = await _choose_several(core, work, queue, firsts, asked)
         else:
             picks = [first.pick for first in heapq.nsmallest(asked.limit, firsts)]
         if not picks:
@@ -88,7 +92,11 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
             for group in expired:
                 moves.expire(work, group, group.members, Transition.EXPIRE)
             await work.write()
-        elif not all(_is_there(queue, groups, pick) for pick in picks):
+        elif not all(_is_there(queue, groups, pick) for pick in picks) or (
+            asked.selector is not None
+            and await count_matching(core, work, asked.selector, picks, groups.values())
+            < len(picks)
+        ):
             several = True
             work.let_go(groups.values())
         else:
@@ -206,11 +214,11 @@ async def _firsts(work: Work, queue: Queue, consumer: str) -> list[_First]:
 
 
 async def _choose_several(
-    work: Work, queue: Queue, firsts: list[_First], limit: int
+    core: Core, work: Work, queue: Queue, firsts: list[_First], asked: Claim
 ) -> list[_Pick]:
     """The candidates, if those behind the first one of a partition may be needed."""
     firsts.sort()
-    segments, width = _SEGMENTS, limit
+    segments, width = _SEGMENTS, asked.limit
     while firsts:
         # The others compete only if deliveries fail, because these precede them.
         chosen = firsts[:width]
@@ -223,7 +231,11 @@ async def _choose_several(
         for row in rows:
             by_partition[row[7]].append(DeliveryGroup.read(row))
         feeds = [_Feed(queue, by_partition[one.partition], one, segments) for one in chosen]
-        picks = _merge(feeds, limit, bound)
+        if asked.selector is not None:
+            for one, feed in zip(chosen, feeds, strict=True):
+                known = by_partition[one.partition]
+                feed.cut(await count_matching(core, work, asked.selector, feed.picks, known))
+        picks = _merge(feeds, asked.limit, bound)
         if picks is not None:
             return picks
         segments, width = 4 * segments, 4 * width
@@ -258,6 +270,12 @@ class _Feed:
             and last is not None
             and (first.end is None or message_id(last + 1, 0) < first.end)
         )
+
+    def cut(self, count: int) -> None:
+        """End the feed after this many deliveries."""
+        if count < len(self.picks):
+            del self.picks[count:]
+            self.more = False
 
 
 def _last_segment(groups: Iterable[DeliveryGroup], segments: int) -> int | None:

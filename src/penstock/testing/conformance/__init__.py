@@ -53,6 +53,7 @@ pytest.register_assert_rewrite(
             "route",
             "routers",
             "scenarios",
+            "selector",
             "settle",
             "settle_and_publish",
             "stats",
@@ -131,6 +132,11 @@ from penstock.testing.conformance.route import (
     TestStart,
 )
 from penstock.testing.conformance.routers import TestManyRouters
+from penstock.testing.conformance.selector import (
+    TestSelector,
+    TestSelectorOfPartitions,
+    TestSelectorScan,
+)
 from penstock.testing.conformance.settle import TestAck, TestExtend, TestNack, TestRelease
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
@@ -217,6 +223,9 @@ __all__ = [
     "TestReplayTtl",
     "TestResults",
     "TestRouting",
+    "TestSelector",
+    "TestSelectorOfPartitions",
+    "TestSelectorScan",
     "TestSettleAndPublish",
     "TestSplits",
     "TestStaleReceipts",

@@ -178,8 +178,10 @@ class Store:
         consumer: str = "c",
         lease_ms: int | None = None,
         tenant: str = TENANT,
+        where: str | None = None,
     ) -> list[Delivery]:
-        return await self.engine.claim(tenant, queue, consumer, limit, lease_ms)
+        chosen = None if where is None else parse(where)
+        return await self.engine.claim(tenant, queue, consumer, limit, lease_ms, chosen)
 
     async def claim_one(
         self,

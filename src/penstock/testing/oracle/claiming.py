@@ -6,6 +6,7 @@ import copy
 from collections.abc import Container, Sequence
 from typing import assert_never
 
+from penstock.filters import Filter
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -18,7 +19,7 @@ from penstock.model.delivery import (
     Settlement,
     Verdict,
 )
-from penstock.model.limits import MAX_ATTEMPTS, MAX_CLAIM_BYTES, cut_error
+from penstock.model.limits import MAX_ATTEMPTS, MAX_CLAIM_BYTES, MAX_CLAIM_SCAN, cut_error
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
@@ -35,6 +36,7 @@ def claim(
     limit: int,
     lease_ms: int | None,
     now: int,
+    where: Filter | None = None,
     *,
     dead: bool,
 ) -> list[Delivery]:
@@ -47,15 +49,17 @@ def claim(
         return []
     granted: list[Delivery] = []
     remaining = MAX_CLAIM_BYTES
+    looked: set[int] = set()
     while len(granted) < limit:
         candidates = (
             _of_own_partitions(store, queue, consumer, {one.receipt for one in granted})
             if ordered
             else [d for d in queue.held(dead=dead) if d.state is State.AVAILABLE]
         )
-        if not candidates:
+        candidates.sort(key=lambda d: store.place(queue, d))
+        first = next((d for d in candidates if _is_wanted(store, queue, d, where, looked)), None)
+        if first is None:
             break
-        first = min(candidates, key=lambda d: store.place(queue, d))
         if not dead and transitions.is_exhausted(store, queue, first):
             own = store.message(queue, first).max_attempts
             error = f"max_attempts was lowered to {own or queue.policy.max_attempts}"
@@ -66,6 +70,18 @@ def claim(
             break
         granted.append(_grant(store, queue, first, consumer, lease_ms, now))
     return granted
+
+
+def _is_wanted(
+    store: Store, queue: Queue, held: Held, where: Filter | None, looked: set[int]
+) -> bool:
+    """Whether a claim takes the delivery; a selector looks at a limited number of them."""
+    if where is None:
+        return True
+    if held.message_id not in looked and len(looked) == MAX_CLAIM_SCAN:
+        return False
+    looked.add(held.message_id)
+    return where.matches(store.message(queue, held))
 
 
 def would_give(store: Store, queue: Queue, consumer: str, now: int, *, dead: bool) -> bool:

@@ -21,13 +21,14 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import MAX_ATTEMPTS, MAX_HISTORY_EVENTS
 from penstock.model.message import Message, MessageId, Offset
-from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.queue import Ordering, QueueInfo, TopicPolicy
 from penstock.model.states import State, Transition
 from penstock.testing.oracle.state import Held, Queue, Store
 
 __all__ = [
     "behind",
     "browse",
+    "find",
     "history",
     "info",
     "log_end",
@@ -91,6 +92,16 @@ def browse(
     held.sort(key=lambda d: store.place(queue, d))
     shown = [snapshot(store, queue, d, failed=failed) for d in held]
     return [s for s in shown if where is None or where.matches(s.message)]
+
+
+def find(store: Store, tenant: str, topic: str, id: str, now: int) -> Message | None:
+    """The newest entry of the message with this id; ids of one partition are not found."""
+    seen = store.ids.get((tenant, topic, None, id))
+    policy = store.topics.get((tenant, topic), TopicPolicy())
+    if seen is None or seen[0] + policy.dedup_window_ms <= now:
+        return None
+    newest = store.messages.get((tenant, seen[1]))
+    return None if newest is None else newest.message
 
 
 def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveries:
