@@ -217,9 +217,7 @@ class Plan:
                 new.key,
                 new.content_type,
                 # A copy: the producer may change its own.
-                self._copied_headers()
-                if copied
-                else (dict(new.headers) if new.headers else NO_HEADERS),
+                self._copied_headers() if copied else _copied(new.headers),
                 new.max_attempts,
             )
             offset += 1

@@ -465,7 +465,8 @@ async def publish_within(
                 await work.write()
                 if (await core.catalog.reload(tenant)).version != known.version:
                     raise _Changed
-                await core.notify_at_commit(session, {queue for queue, _ in work.ready})
+                ready = {queue for queue, _ in work.ready}
+                await core.notify_at_commit(session, ready | {-queue for queue in work.ended})
         except NeedsQueue as need:
             await ensure_queue(core, tenant, need.topic)
         except _Changed:

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.broker import Broker, BrokerOptions
-from penstock.errors import BadInput, QueueFull
+from penstock.errors import BadInput, QueueFull, UnknownDelivery
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
@@ -196,6 +196,23 @@ async def test_who_waits_is_woken_by_the_commit(q: Broker, own: Caller) -> None:
         await q.publish("orders", b"x", connection=own.connection)
         await own.commit()
     assert [d.payload for d in waiting.result()] == [b"x"]
+
+
+async def test_who_waits_for_a_result_learns_that_the_delivery_is_gone(
+    q: Broker, own: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keyed replacement takes the delivery out of a queue; no poll is needed to notice."""
+    monkeypatch.setattr("penstock.storage.sql.notifications._NET_S", 3600)
+    monkeypatch.setattr("penstock.storage.sql.notifications._LATE_S", 3600)
+    await q.create_queue("red", "color = 'red'")
+    first = await q.publish("orders", b"1", key="k", headers={"color": "red"})
+    waiting = asyncio.ensure_future(q.result("red", first.id, wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    await own.begin()
+    await q.publish("orders", b"2", key="k", connection=own.connection)
+    await own.commit()
+    with pytest.raises(UnknownDelivery):
+        await asyncio.wait_for(waiting, 10)
 
 
 @law("E1")
