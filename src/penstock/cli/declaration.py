@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -89,18 +89,12 @@ def _check_shape(declared: Declaration, tables: Mapping[str, Any]) -> None:
 
 
 def plain_policy(policy: QueuePolicy | TopicPolicy) -> dict[str, Any]:
-    """The fields as values of TOML; those that are None and have no such value are left out."""
+    """The fields as values of TOML: 0, or an empty text, instead of None."""
     fields: dict[str, Any] = msgspec.to_builtins(policy)
     fields.pop("paused", None)
-    unlimited = ("max_depth", "message_ttl_ms", "throughput_limit", "default_ttl_ms")
-    for name, value in list(fields.items()):
-        if value is None and name in unlimited:
-            fields[name] = 0
-        elif value is None and name in ("schema", "schema_type"):
-            fields[name] = ""
-        elif value is None:
-            del fields[name]
-    return fields
+    types = get_type_hints(type(policy))
+    none = {name: 0 if int in get_args(types[name]) else "" for name in fields}
+    return {name: none[name] if value is None else value for name, value in fields.items()}
 
 
 def to_toml(queues: Sequence[QueueInfo], topics: Sequence[tuple[str, TopicPolicy]]) -> str:

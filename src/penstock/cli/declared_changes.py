@@ -24,7 +24,7 @@ from penstock.model.queue import QueuePolicy, TopicPolicy, check_topic_policy
 __all__ = ["Change", "find_changes", "make_change"]
 
 #: How a file says that a topic has none of these.
-_NONE: Final[dict[str, object]] = {"default_ttl_ms": 0, "schema": "", "schema_type": ""}
+_NONE: Final = {"default_ttl_ms": 0, "schema": "", "schema_type": ""}
 
 
 class Change(Struct, frozen=True):
