@@ -428,11 +428,18 @@ class QueueApi(JobApi, Protocol):
         ...
 
     async def find(
-        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+        self,
+        topic: str,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        start: int = 0,
     ) -> FoundMessages:
         """The messages of a topic with this idempotency id or key.
 
-        An id is found inside the topic's dedup window. A key is searched for in the log, in up to
+        An id is found inside the topic's dedup window. If its ids are unique per partition only,
+        the ``partition_key`` is needed too. A key is searched for in the log, in up to
         10,000 entries from ``start`` on; continue at the reply's ``next_offset``.
         """
         ...

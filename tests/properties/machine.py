@@ -393,9 +393,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(cancel)
         self.look(tenant)
 
-    def find(self, tenant: str, topic: str, id: str) -> None:
+    def find(self, tenant: str, topic: str, id: str, partition_key: str | None) -> None:
         async def find(side: Side) -> Plain:
-            found = await side.engine.find(tenant, topic, id)
+            found = await side.engine.find(tenant, topic, id, partition_key)
             return None if found is None else side.message(tenant, found)
 
         self.both(find)

@@ -213,7 +213,12 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     ),
     "find": (
         2,
-        {"tenant": _TENANTS, "topic": _TOPICS, "id": st.sampled_from(["i", "j"])},
+        {
+            "tenant": _TENANTS,
+            "topic": _TOPICS,
+            "id": st.sampled_from(["i", "j"]),
+            "partition_key": st.sampled_from([None, "a", "b", "c"]),
+        },
     ),
     "peek": (
         3,

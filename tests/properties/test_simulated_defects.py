@@ -64,10 +64,19 @@ def _forget_ids(patch: _Patch) -> None:
     """Ids are remembered until the store is closed."""
     known: dict[tuple[int, str, str, str], Any] = {}
 
-    def find(self: Dedup, tenant: str, topic: str, id: str) -> Any:
+    def find(self: Dedup, tenant: str, topic: str, id: str, *, partitioned: bool = False) -> Any:
         return known.get((builtin_id(self), tenant, topic, id))
 
-    def remember(self: Dedup, tenant: str, topic: str, id: str, first: Any, window_ms: int) -> None:
+    def remember(
+        self: Dedup,
+        tenant: str,
+        topic: str,
+        id: str,
+        first: Any,
+        window_ms: int,
+        *,
+        partitioned: bool = False,
+    ) -> None:
         known[builtin_id(self), tenant, topic, id] = first
 
     patch.setattr(Dedup, "find", find)

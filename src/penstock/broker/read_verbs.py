@@ -128,13 +128,19 @@ class Reading(Bulk):
         return Preview(count + sum(keyed.values()), scanned, tuple(sample.values()))
 
     async def find(
-        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+        self,
+        topic: str,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        start: int = 0,
     ) -> FoundMessages:
         """The messages of a topic with this idempotency id or key."""
-        check_find(topic, id, key)
+        check_find(topic, id, key, partition_key)
         position = check_offset("start", start)
         if id is not None:
-            message = await self._engine.find(self.tenant, topic, id)
+            message = await self._engine.find(self.tenant, topic, id, partition_key)
             return FoundMessages(() if message is None else (message,))
         found: dict[MessageId, Message] = {}
         end = await self._engine.log_end(self.tenant)

@@ -126,12 +126,18 @@ def to_selection(where: str | None, ids: Sequence[int] | None) -> Selection | No
     return chosen if ids is None else _Chosen(frozenset(ids), chosen)
 
 
-def check_find(topic: str, id: str | None, key: str | None) -> None:
+def check_find(
+    topic: str, id: str | None, key: str | None, partition_key: str | None = None
+) -> None:
     """Refuse a search without a valid topic, or without exactly one of id and key."""
     check_name(topic, "topic")
     if (id is None) == (key is None):
         raise BadInput("Give either id or key.", field="id" if id is None else "key")
     check_text("id" if key is None else "key", id if key is None else key, least=1)
+    if partition_key is not None:
+        if id is None:
+            raise BadInput("A partition_key is given only with an id.", field="partition_key")
+        check_text("partition_key", partition_key)
 
 
 def utf8_bytes(field: str, text: str) -> int:

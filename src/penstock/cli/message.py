@@ -148,11 +148,15 @@ async def cancel(q: QueueApi, /, message_id: int, queue: str | None) -> None:
 @click.argument("topic")
 @click.option("--id", "id_", help="The idempotency id that the producer gave.")
 @click.option("--key", help="The key that the producer gave.")
+@click.option("--partition-key", help="With --id: the partition key that the producer gave.")
 @on_target
-async def find(q: QueueApi, /, topic: str, id_: str | None, key: str | None) -> None:
+async def find(
+    q: QueueApi, /, topic: str, id_: str | None, key: str | None, partition_key: str | None
+) -> None:
     """Find messages of TOPIC by idempotency id or by key.
 
-    An id is found inside the topic's dedup window. A key is searched for in the whole log.
+    An id is found inside the topic's dedup window. If ids of the topic are unique per partition
+    only, give the partition key too. A key is searched for in the whole log.
 
     \b
     Examples:
@@ -162,7 +166,7 @@ async def find(q: QueueApi, /, topic: str, id_: str | None, key: str | None) -> 
     found: dict[int, Message] = {}
     start: int | None = 0
     while start is not None:
-        page = await q.find(topic, id=id_, key=key, start=start)
+        page = await q.find(topic, id=id_, key=key, partition_key=partition_key, start=start)
         found.update((item.id, item) for item in page.messages)
         start = page.next_offset
     messages = [found[number] for number in sorted(found)]

@@ -152,11 +152,22 @@ class Reading(Scope):
         return read(_COMPLETIONS, await self._send("POST", "/v1/filters/complete", body))
 
     async def find(
-        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+        self,
+        topic: str,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        start: int = 0,
     ) -> FoundMessages:
         """The messages of a topic with this idempotency id or key."""
-        check_find(topic, id, key)
-        query = (("id", id), ("key", key), ("from", check_offset("start", start) or None))
+        check_find(topic, id, key, partition_key)
+        query = (
+            ("id", id),
+            ("key", key),
+            ("partition_key", partition_key),
+            ("from", check_offset("start", start) or None),
+        )
         return await self._get(_FOUND, f"/v1/topics/{topic}/messages", query)
 
     async def message(self, message_id: int) -> MessageDeliveries:

@@ -440,19 +440,17 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def identity(self, tenant: str) -> StoreIdentity:
-        """The identity of this store, for the tenant.
+        """The identity of this store, for the tenant; the same on every server of a database.
 
-        ``store`` is chosen when the store is first opened and never changes. ``epoch`` is new
-        after every restore and copy that the engine detects when it opens the store, and after
-        ``new_epoch``. Every server of one database returns the same identity.
+        ``store`` is chosen when the store is first opened and never changes. ``epoch`` is new after
+        ``new_epoch``, and after a restore or copy that the engine detects when it is opened.
         """
 
     @abstractmethod
     async def new_epoch(self) -> None:
         """Begin a new epoch for every tenant: identities recorded before are refused from now on.
 
-        For a restore or a copy that the engine cannot detect, and for a store that was opened
-        although some of its entries were lost.
+        For a restore or copy that the engine cannot detect, and for a store that lost entries.
         """
 
     # -- reading; the log and histories are in ``penstock.storage.bulk`` ----------------
@@ -479,8 +477,10 @@ class Engine(BulkReading, Documents, ABC):
         """The message as it is now, with its payload and its deliveries by queue name."""
 
     @abstractmethod
-    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
-        """The newest entry of the message with this idempotency id, inside its dedup window."""
+    async def find(
+        self, tenant: str, topic: str, id: str, partition_key: str | None = None
+    ) -> Message | None:
+        """The newest entry of the message that a publish with this id would be a duplicate of."""
 
     @abstractmethod
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:

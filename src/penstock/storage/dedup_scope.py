@@ -9,7 +9,6 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
 
 __all__ = ["is_partitioned", "stored_id"]
@@ -23,11 +22,10 @@ def is_partitioned(policy: TopicPolicy) -> bool:
     return policy.dedup_scope == "partition_key"
 
 
-def stored_id(policy: TopicPolicy, new: NewMessage) -> str:
-    """The text under which the message's id is remembered. The message must have an id."""
-    assert new.id is not None
+def stored_id(policy: TopicPolicy, id: str, partition_key: str | None) -> str:
+    """The text under which the id of a message with this partition key is remembered."""
     if not is_partitioned(policy):
-        return new.id
-    partition = (new.partition_key or "").encode()
+        return id
+    partition = (partition_key or "").encode()
     prefix = len(partition).to_bytes(4, "big")
-    return blake2b(prefix + partition + new.id.encode(), digest_size=_ID_BYTES).hexdigest()
+    return blake2b(prefix + partition + id.encode(), digest_size=_ID_BYTES).hexdigest()

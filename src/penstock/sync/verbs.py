@@ -476,14 +476,23 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.complete_filter, text, cursor, headers=headers)
 
     def find(
-        self, topic: str, *, id: str | None = None, key: str | None = None, start: int = 0
+        self,
+        topic: str,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        start: int = 0,
     ) -> FoundMessages:
         """The messages of a topic with this idempotency id or key.
 
-        An id is found inside the topic's dedup window. A key is searched for in the log, in up to
+        An id is found inside the topic's dedup window. If its ids are unique per partition only,
+        the ``partition_key`` is needed too. A key is searched for in the log, in up to
         10,000 entries from ``start`` on; continue at the reply's ``next_offset``.
         """
-        return self._run(self._verbs.find, topic, id=id, key=key, start=start)
+        return self._run(
+            self._verbs.find, topic, id=id, key=key, partition_key=partition_key, start=start
+        )
 
     def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and its state in every queue."""

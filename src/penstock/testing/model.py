@@ -429,9 +429,11 @@ class Oracle(Engine):
         store, _ = self._open()
         return read_verbs.message(store, tenant, message_id)
 
-    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+    async def find(
+        self, tenant: str, topic: str, id: str, partition_key: str | None = None
+    ) -> Message | None:
         store, now = self._open()
-        return read_verbs.find(store, tenant, topic, id, now)
+        return read_verbs.find(store, tenant, topic, id, partition_key, now)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         store, _ = self._open()

@@ -9,6 +9,7 @@ import pytest
 from penstock.broker import Broker, read_verbs
 from penstock.errors import BadInput, BadName, TooLarge
 from penstock.model.message import NewMessage
+from penstock.model.queue import TopicPolicy
 from penstock.testing.laws import law
 
 
@@ -18,6 +19,15 @@ async def test_by_id(q: Broker) -> None:
     assert [(item.id, dict(item.headers)) for item in found.messages] == [(published.id, {"n": 1})]
     assert found.next_offset is None
     assert (await q.find("orders", id="other")).messages == ()
+
+
+async def test_by_id_and_partition_key(q: Broker) -> None:
+    await q.put_topic("orders", TopicPolicy(dedup_scope="partition_key"))
+    first = await q.publish("orders", b"1", id="mine", partition_key="a")
+    second = await q.publish("orders", b"2", id="mine")
+    for key, ids in {"a": (first.id,), "b": (), "": (second.id,), None: (second.id,)}.items():
+        found = await q.find("orders", id="mine", partition_key=key)
+        assert tuple(item.id for item in found.messages) == ids
 
 
 async def test_by_key_in_every_state(q: Broker) -> None:
@@ -71,6 +81,10 @@ async def test_an_empty_log(q: Broker) -> None:
         ({"key": b"k"}, BadInput, "key"),
         ({"key": "x" * 2_000}, TooLarge, "key"),
         ({"key": "k", "start": -1}, BadInput, "start"),
+        ({"key": "k", "partition_key": "p"}, BadInput, "partition_key"),
+        ({"id": "a", "partition_key": 7}, BadInput, "partition_key"),
+        ({"id": "a", "partition_key": "\ud800"}, BadInput, "partition_key"),
+        ({"id": "a", "partition_key": "x" * 2_000}, TooLarge, "partition_key"),
         ({"key": "k", "start": "x"}, BadInput, "start"),
     ],
 )

@@ -123,7 +123,10 @@ def test_find_by_id_and_by_key(sh: Shell) -> None:
     assert found["id"] == 0
     (found,) = sh.json("find", "orders", "--key", "k")
     assert found["key"] == "k"
+    (found,) = sh.json("find", "orders", "--id", "mine", "--partition-key", "any")
+    assert found["id"] == 0
     assert "no such message" in sh("find", "orders", "--id", "other").stderr
+    sh("find", "orders", "--key", "k", "--partition-key", "any", code=3)
     sh("find", "orders", code=3)
 
 

@@ -155,6 +155,10 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.find("t", key="k")
     yield await q.find("t", key="k ü/&?")
     yield await q.find("t", id="nobody's", start=5)
+    await q.put_topic("scoped", TopicPolicy(dedup_scope="partition_key"))
+    yield await q.publish("scoped", b"", id="mine", partition_key="a")
+    for partition_key in ("a", "b", "", None):
+        yield await q.find("scoped", id="mine", partition_key=partition_key)
     yield await q.purge("jobs", "done", ids=[claimed[0].message.id, 10**6])
     yield await q.cancel(claimed[2].message.id, queue="jobs")
     yield await q.cancel(claimed[2].message.id)
@@ -431,6 +435,8 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.find("no topic", id="a"),
         bad.find("t", key=""),
         bad.find("t", key="k", start=-1),
+        bad.find("t", key="k", partition_key="p"),
+        bad.find("t", id="a", partition_key="x" * 2_000),
         bad.purge("jobs", "done", ids=7),
         bad.purge("jobs", "done", ids=[0] * 100_001),
         bad.cancel(-1),

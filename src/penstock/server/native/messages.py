@@ -51,10 +51,11 @@ class CancelQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The idempotency id, or the key and the offset to search from."""
+    """The idempotency id and its partition key, or the key and the offset to search from."""
 
     id: str | None = None
     key: str | None = None
+    partition_key: str | None = None
     start: int = field(default=0, name="from")
 
 
@@ -106,7 +107,13 @@ async def cancel(call: Call, query: CancelQuery, body: Empty) -> CancelReply:  #
 
 async def find(call: Call, query: FindQuery, body: Empty) -> FoundMessages:  # noqa: ARG001
     """The messages of a topic with this idempotency id or key."""
-    finding = call.broker.find(call.name, id=query.id, key=query.key, start=query.start)
+    finding = call.broker.find(
+        call.name,
+        id=query.id,
+        key=query.key,
+        partition_key=query.partition_key,
+        start=query.start,
+    )
     return await finding if query.key is None else await call.scan(finding)
 
 

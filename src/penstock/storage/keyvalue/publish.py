@@ -197,7 +197,7 @@ class Plan:
         for new in messages:
             if copied:
                 self._position += 1
-            stored = None if new.id is None else stored_id(policy, new)
+            stored = None if new.id is None else stored_id(policy, new.id, new.partition_key)
             if stored is not None and self._is_duplicate(topic, stored, policy):
                 continue
             payload, deliver_at, expires_at = new.payload, new.deliver_at, new.expires_at

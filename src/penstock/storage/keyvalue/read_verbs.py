@@ -30,6 +30,7 @@ from penstock.model.message import Message, MessageId, Offset
 from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
+from penstock.storage.dedup_scope import is_partitioned, stored_id
 from penstock.storage.keyvalue.browse import MAX_SCAN, SLICE_BYTES, peek, snapshots_of
 from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
@@ -191,11 +192,15 @@ class ReadingVerbs(Guarded):
         return MessageDeliveries(message, payload, deliveries)
 
     @reading
-    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
+    async def find(
+        self, tenant: str, topic: str, id: str, partition_key: str | None = None
+    ) -> Message | None:
         now = self._begin()
-        first = self._core.dedup.find(tenant, topic, id)
+        policy = self._core.tenant(tenant).topic(topic)
+        text = stored_id(policy, id, partition_key)
+        first = self._core.dedup.find(tenant, topic, text, partitioned=is_partitioned(policy))
         found = None
-        if first is not None and now < first.at + self._core.window_of(tenant, topic):
+        if first is not None and now < first.at + policy.dedup_window_ms:
             found = self._core.log.find(tenant, first.message_id)
         await self._committer.settled()
         return None if found is None else found[0]

@@ -436,8 +436,10 @@ class SqlEngine(Engine):
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         return await messages.message(self._core, tenant, message_id)
 
-    async def find(self, tenant: str, topic: str, id: str) -> Message | None:
-        return await messages.find(self._core, tenant, topic, id)
+    async def find(
+        self, tenant: str, topic: str, id: str, partition_key: str | None = None
+    ) -> Message | None:
+        return await messages.find(self._core, tenant, topic, id, partition_key)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         found = await messages.result(self._core, tenant, queue, message_id)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
+from penstock.model.queue import TopicPolicy
 from penstock.storage.dedup_scope import is_partitioned, stored_id
 from penstock.storage.repetition import REPEAT_WINDOW_MS
 from penstock.storage.sql.append import Entry, Planned, Twin, published
@@ -23,7 +24,7 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import RetryTransaction, Session
 from penstock.storage.sql.work import Work
 
-__all__ = ["TOPIC_KINDS", "Ids", "find_batch"]
+__all__ = ["TOPIC_KINDS", "Ids", "find_batch", "kind_of"]
 
 _MESSAGE: Final = 0
 _BATCH: Final = 1
@@ -35,6 +36,11 @@ TOPIC_KINDS: Final = (_MESSAGE, _BATCH, _PARTITION_MESSAGE)
 
 _encode_reply: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
+
+
+def kind_of(policy: TopicPolicy) -> int:
+    """How the ids of messages are recorded in a topic with this policy."""
+    return _PARTITION_MESSAGE if is_partitioned(policy) else _MESSAGE
 
 
 async def find_batch(
@@ -112,15 +118,15 @@ class Ids:
                 named = wanted.setdefault(self._kind(one.topic), {})
                 for new in one.messages:
                     if new.id is not None:
-                        named[one.topic, stored_id(policy, new)] = policy.dedup_window_ms
+                        text = stored_id(policy, new.id, new.partition_key)
+                        named[one.topic, text] = policy.dedup_window_ms
         for kind, named in sorted(wanted.items()):
             for topic, text, at, message, entry, _ in await self._claim(kind, named):
                 self.found[topic, text] = _Seen(at, message, entry)
 
     def _kind(self, topic: str) -> int:
         """How the ids of the topic's messages are recorded."""
-        partitioned = is_partitioned(self.work.tenant.topic(topic))
-        return _PARTITION_MESSAGE if partitioned else _MESSAGE
+        return kind_of(self.work.tenant.topic(topic))
 
     async def read_batches(self, wanted: Sequence[tuple[str, str | None, int | None]]) -> None:
         """Look up and lock batch ids; each may have its own window."""

@@ -12,11 +12,13 @@ from penstock.errors import UnknownDelivery, UnknownMessage
 from penstock.model.delivery import Event, MessageDeliveries, Result, ResultStatus
 from penstock.model.message import Message, MessageId
 from penstock.model.states import State, Transition
+from penstock.storage.dedup_scope import stored_id
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase, is_dead, segment_of
 from penstock.storage.sql.group_cursor import snapshot
+from penstock.storage.sql.ids import kind_of
 from penstock.storage.sql.segments import Segment
 
 __all__ = ["deliveries_of", "events_of", "find", "history", "message", "newest_entry", "result"]
@@ -43,12 +45,17 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
     return await core.read(tenant, look)
 
 
-async def find(core: Core, tenant: str, topic: str, id: str) -> Message | None:
+async def find(
+    core: Core, tenant: str, topic: str, id: str, partition_key: str | None
+) -> Message | None:
     """The message with this idempotency id, if it was published inside the topic's window."""
 
     async def look(session: Session, known: Tenant) -> Message | None:
-        rows = await session.fetch("find_id", tenant=known.number, topic=topic, id=id.encode())
-        if not rows or rows[0][0] + known.topic(topic).dedup_window_ms <= core.clock.now():
+        policy = known.topic(topic)
+        text = stored_id(policy, id, partition_key).encode()
+        kind = kind_of(policy)
+        rows = await session.fetch("find_id", tenant=known.number, kind=kind, topic=topic, id=text)
+        if not rows or rows[0][0] + policy.dedup_window_ms <= core.clock.now():
             return None
         try:
             return (await newest_entry(session, known, MessageId(rows[0][1])))[0]

@@ -308,7 +308,7 @@ class Publishing:
             for new in one.messages:
                 if slices and current.is_over:
                     await current.next()
-                stored = None if new.id is None else stored_id(policy, new)
+                stored = None if new.id is None else stored_id(policy, new.id, new.partition_key)
                 if stored is not None:
                     seen = ids.seen(one.topic, stored, policy.dedup_window_ms)
                     if seen is not None:

@@ -9,9 +9,19 @@ from penstock.testing.laws import law
 
 __all__ = ["TestFind"]
 
+PER_PARTITION = TopicPolicy(dedup_scope="partition_key", dedup_window_ms=60_000)
 
-async def found(store: Store, id: str, topic: str = "orders") -> Message | None:
-    return await store.engine.find(TENANT, topic, id)
+
+async def found(
+    store: Store, id: str, topic: str = "orders", *, partition_key: str | None = None
+) -> Message | None:
+    return await store.engine.find(TENANT, topic, id, partition_key)
+
+
+async def found_ids(store: Store, id: str, *partition_keys: str | None) -> list[int | None]:
+    """The message that is found with each partition key."""
+    messages = [await found(store, id, partition_key=key) for key in partition_keys]
+    return [None if message is None else message.id for message in messages]
 
 
 class TestFind(Conformance):
@@ -73,6 +83,33 @@ class TestFind(Conformance):
         if await store.log():
             return  # The engine keeps a segment of the log until it is full.
         assert await found(store, "a") is None
+
+    async def test_by_id_and_partition_key(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "orders", PER_PARTITION)
+        await store.queue()
+        first, second, third = await store.publish(
+            msg(id="i", partition_key="a"), msg(id="i", partition_key="b"), msg(id="j")
+        )
+        assert await found_ids(store, "i", "a", "b", "c", None) == [first, second, None, None]
+        assert await found_ids(store, "j", None, "", "a") == [third, third, None]
+        store.clock.advance(PER_PARTITION.dedup_window_ms)
+        assert await found_ids(store, "i", "a", "b") == [None, None]
+
+    async def test_ids_of_a_topic_are_found_with_any_partition_key(self, store: Store) -> None:
+        await store.queue()
+        (first,) = await store.publish(msg(id="i", partition_key="a"))
+        assert await found_ids(store, "i", "a", "b", None) == [first] * 3
+
+    async def test_ids_of_the_other_scope_are_not_found(self, store: Store) -> None:
+        """They do not count for a publish either."""
+        await store.queue()
+        (first,) = await store.publish(msg(id="i", partition_key="a"))
+        await store.engine.put_topic(TENANT, "orders", PER_PARTITION)
+        assert await found_ids(store, "i", "a", None) == [None, None]
+        (second,) = await store.publish(msg(id="i", partition_key="a"))
+        assert await found_ids(store, "i", "a", "b") == [second, None]
+        await store.engine.put_topic(TENANT, "orders", TopicPolicy())
+        assert await found_ids(store, "i", "a", None) == [first, first]
 
     async def test_a_cancelled_message_is_still_found(self, store: Store) -> None:
         await store.queue()

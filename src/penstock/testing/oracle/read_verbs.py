@@ -94,10 +94,13 @@ def browse(
     return [s for s in shown if where is None or where.matches(s.message)]
 
 
-def find(store: Store, tenant: str, topic: str, id: str, now: int) -> Message | None:
-    """The newest entry of the message with this id; ids of one partition are not found."""
-    seen = store.ids.get((tenant, topic, None, id))
+def find(
+    store: Store, tenant: str, topic: str, id: str, partition_key: str | None, now: int
+) -> Message | None:
+    """The newest entry of the message with this id in the scope of the topic."""
     policy = store.topics.get((tenant, topic), TopicPolicy())
+    scope = None if policy.dedup_scope == "topic" else partition_key or ""
+    seen = store.ids.get((tenant, topic, scope, id))
     if seen is None or seen[0] + policy.dedup_window_ms <= now:
         return None
     newest = store.messages.get((tenant, seen[1]))

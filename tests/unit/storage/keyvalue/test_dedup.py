@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Ack, Outcome, Receipt, Verdict
-from penstock.model.message import MessageId, NewMessage, Offset, Published
+from penstock.model.message import MessageId, Offset, Published
 from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from penstock.storage.dedup_scope import stored_id
@@ -70,7 +70,7 @@ def test_golden_records(stage: Stage) -> None:
 def test_golden_record_of_an_id_in_a_partition(stage: Stage) -> None:
     """The example of docs/formats.md."""
     policy = TopicPolicy(dedup_scope="partition_key")
-    stored = stored_id(policy, NewMessage(b"", id="id1", partition_key="p"))
+    stored = stored_id(policy, "id1", "p")
     first = FirstPublish(5, 6, 61_000)
     Dedup(stage).remember("t", "orders", stored, first, HOUR, partitioned=True)
     key = bytes.fromhex("01071b 742f6f726465727300") + (

@@ -126,7 +126,7 @@ WHERE tenant = :tenant AND kind = 1 AND topic = :topic AND id = :id AND reply IS
 -- name: find_id
 -- When an idempotency id was published, and its message.
 SELECT at, message FROM penstock_id
-WHERE tenant = :tenant AND kind = 0 AND topic = :topic AND id = :id AND message IS NOT NULL
+WHERE tenant = :tenant AND kind = :kind AND topic = :topic AND id = :id AND message IS NOT NULL
 
 -- name: forget_ids
 -- Delete ids whose batch was refused. One primary-key lookup per id, regardless of how many ids the
