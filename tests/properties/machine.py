@@ -35,6 +35,7 @@ from penstock.model.delivery import (
 from penstock.model.limits import Limits
 from penstock.model.message import HeaderValue, NewMessage, Offset
 from penstock.model.queue import DedupScope, IfExists, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue_events import MessageEvent
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.testing.clock import FakeClock
@@ -90,8 +91,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.claims: list[tuple[str, str]] = []
         """Tenant and queue of each receipt, in the order of their numbers."""
 
-    #: Whether queues may copy deliveries to a dead-letter topic. The order of the copies of one
-    #: sweep is not defined: it is the oracle's, unless the sweep runs in slices.
+    #: Whether queues may copy deliveries to a dead-letter topic and report them as events. The
+    #: order of those of one sweep is not defined: it is the oracle's, unless the sweep runs in
+    #: slices.
     copies = True
 
     @abstractmethod
@@ -153,7 +155,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         if_exists: IfExists = IfExists.REPLACE,
     ) -> None:
         if not self.copies:
-            policy = replace(policy, dead_letter_topic=None)
+            policy = replace(policy, dead_letter_topic=None, events=())
 
         async def put(side: Side) -> Plain:
             at = start
@@ -233,7 +235,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def sweep(self, limit: int) -> None:
         queues = self._model._store.queues.values()
-        if any(queue.policy.dead_letter_topic is not None for queue in queues):
+        if any(q.policy.dead_letter_topic is not None or q.policy.events for q in queues):
             limit = 10_000  # A limit is a kind of slice.
 
         async def sweep(side: Side) -> Plain:
@@ -261,6 +263,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         dead_letters: bool,
         dead_letter_topic: str | None,
         dead_letter_expired: bool,
+        events: tuple[MessageEvent, ...],
         bucket_size: int | None,
         if_exists: IfExists,
     ) -> None:
@@ -276,6 +279,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             dead_letters=dead_letters,
             dead_letter_topic=dead_letter_topic,
             dead_letter_expired=dead_letter_expired,
+            events=events,
             bucket_size=fixed.bucket_size if bucket_size is None else bucket_size,
         )
         value = self.clock.now() - back if start == Start.TIME else back

@@ -32,7 +32,9 @@ POLICIES: Final = {
         max_attempts=2,
         bucket_size=0,
     ),
-    "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
+    "late": QueuePolicy(
+        filter="amount >= 5", bucket_size=1, failed_retention_s=60, events=("done", "expired")
+    ),
     "red": QueuePolicy(
         filter="color = 'red'",
         max_attempts=1,
@@ -152,6 +154,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "dead_letters": st.sampled_from([True, True, False]),
             "dead_letter_topic": st.sampled_from([None, None, "bills", "dead"]),
             "dead_letter_expired": st.booleans(),
+            "events": st.sampled_from([(), (), ("done",), ("failed", "expired")]),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
             "if_exists": st.sampled_from([IfExists.REPLACE, IfExists.REPLACE, *IfExists]),
         },

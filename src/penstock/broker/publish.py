@@ -52,6 +52,7 @@ from penstock.model.message import (
 )
 from penstock.model.payload import plain_messages, to_payload
 from penstock.model.queue import TopicPolicy
+from penstock.model.queue_events import check_unreserved
 from penstock.storage.contract import Engine
 from penstock.tracing import traced_headers, traced_messages, traced_publish
 
@@ -264,6 +265,7 @@ class Publishing(Scope):
         return None if self._options.require_topics else self._schemas.remembered(topic)
 
     async def _demand(self, topic: str) -> Demand:
+        check_unreserved(topic, "topic")
         demand = await self._schemas.read(topic)
         if self._options.require_topics and demand.policy is None:
             raise UnknownTopic(f"There is no topic {topic!r}.", field="topic")

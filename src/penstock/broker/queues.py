@@ -23,6 +23,7 @@ from penstock.model.queue import (
     check_topic_policy,
     plain_fields,
 )
+from penstock.model.queue_events import check_unreserved
 from penstock.storage.contract import Engine
 
 __all__ = ["Queues", "new_policy", "preview_of", "to_start", "updated_policy"]
@@ -84,7 +85,7 @@ class Queues(Scope):
     async def _create(
         self, name: str, fields: PolicyChanges, start: str | Start, if_exists: IfExists
     ) -> QueueInfo:
-        check_name(name, "queue")
+        check_unreserved(check_name(name, "queue"), "queue")
         wanted = new_policy(fields, self._default_policy)
         async with self._policies:
             return await self._put(name, wanted, to_start(start), if_exists)
@@ -101,9 +102,9 @@ class Queues(Scope):
 
     async def delete_queue(self, name: str) -> None:
         """Remove a queue, its deliveries and its dead letters; the log stays."""
-        check_name(name, "queue")
+        check_unreserved(check_name(name, "queue"), "queue")
         async with self._policies:
-            await self._engine.delete_queue(self.tenant, name)
+            await self._delete(name)
 
     async def pause(self, queue: str) -> None:
         """Hand out nothing until ``resume``."""
@@ -120,7 +121,7 @@ class Queues(Scope):
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
         """Register a topic, or replace its policy; a schema applies to publishes from then on."""
         checked = check_topic_policy(TopicPolicy() if policy is None else policy)
-        check_name(name, "topic")
+        check_unreserved(check_name(name, "topic"), "topic")
         compile_schema(checked)
         try:
             await self._engine.put_topic(self.tenant, name, checked)
@@ -152,6 +153,9 @@ class Queues(Scope):
         if_exists: IfExists = IfExists.REPLACE,
     ) -> QueueInfo:
         return await self._engine.put_queue(self.tenant, name, policy, start, if_exists)
+
+    async def _delete(self, name: str) -> None:
+        await self._engine.delete_queue(self.tenant, name)
 
 
 def new_policy(fields: Mapping[str, object], default: QueuePolicy | None = None) -> QueuePolicy:

@@ -16,6 +16,7 @@ from penstock.cli.declared_changes import Change, find_changes, make_change
 from penstock.cli.options import choices
 from penstock.cli.printing import safe
 from penstock.cli.session import confirm, creating, on_target
+from penstock.model.queue_events import RESERVED_PREFIX
 from penstock.settings.toml_text import toml_value
 
 __all__ = ["apply", "export"]
@@ -76,7 +77,9 @@ async def export(q: QueueApi, labels: tuple[tuple[str, str], ...]) -> None:
       penstock export > queues.toml
       penstock export --label team=billing
     """
-    queues = await q.queues(labels=dict(labels))
+    listed = await q.queues(labels=dict(labels))
+    # Those of webhooks come with their webhooks.
+    queues = tuple(info for info in listed if not info.name.startswith(RESERVED_PREFIX))
     topics = () if labels else await q.topics()
     shown = {
         "topics": dict(topics),

@@ -20,6 +20,7 @@ from penstock.errors import BadInput, BadSchema
 from penstock.model.limits import check_name
 from penstock.model.policy_fields import PolicyChanges
 from penstock.model.queue import QueuePolicy, TopicPolicy, check_topic_policy
+from penstock.model.queue_events import RESERVED_PREFIX, check_unreserved
 
 __all__ = ["Change", "find_changes", "make_change"]
 
@@ -39,7 +40,11 @@ class Change(Struct, frozen=True):
 
 async def find_changes(q: QueueApi, declared: Declaration, *, prune: bool) -> list[Change]:
     """The changes in the order in which they are made; ``prune`` deletes what is not declared."""
-    queues = {info.name: info.policy for info in await q.queues()}
+    queues = {
+        info.name: info.policy
+        for info in await q.queues()
+        if not info.name.startswith(RESERVED_PREFIX)
+    }
     topics = dict(await q.topics())
     changes = [_topic_change(declared, name, topics.get(name)) for name in declared.topics]
     changes += [_queue_change(declared, name, queues.get(name)) for name in declared.queues]
@@ -71,7 +76,7 @@ def _queue_change(declared: Declaration, name: str, before: QueuePolicy | None) 
 
     fields = declared.queues[name]
     try:
-        check_name(name, "queue")
+        check_unreserved(check_name(name, "queue"), "queue")
         if before is None:
             after = new_policy(fields)
         else:

@@ -34,7 +34,7 @@ _NUMBER_BYTES: Final = 8
 
 
 class EndedDelivery(NamedTuple):
-    """A delivery that failed or expired."""
+    """A delivery that failed, expired or was acked."""
 
     queue: str
     message: Message
@@ -45,6 +45,8 @@ class EndedDelivery(NamedTuple):
     """The last error that was reported."""
     attempts: int
     at: int
+    is_kept: bool = True
+    """False if it failed, and its queue keeps no dead letters."""
 
 
 def copies(policy: QueuePolicy, state: State) -> bool:

@@ -7,12 +7,13 @@ for ``*_s``) or a ``timedelta``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TypedDict
 
 from penstock.model.duration import Duration
 from penstock.model.queue import Backoff, Ordering
+from penstock.model.queue_events import MessageEvent
 
 __all__ = ["PolicyChanges", "PolicyFields", "WorkerPolicyFields"]
 
@@ -39,6 +40,7 @@ class WorkerPolicyFields(TypedDict, total=False):
     paused: bool | None
     description: str | None
     labels: Mapping[str, str] | None
+    events: Sequence[MessageEvent] | None
 
 
 class PolicyFields(WorkerPolicyFields, total=False):

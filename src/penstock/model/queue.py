@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import force_setattr, replace
@@ -22,6 +22,7 @@ from penstock.model.limits import (
     shown,
 )
 from penstock.model.message import Offset
+from penstock.model.queue_events import MessageEvent, check_unreserved
 
 __all__ = [
     "Backoff",
@@ -36,6 +37,7 @@ __all__ = [
     "auto_created_policy",
     "changed_defaults",
     "changed_policy",
+    "check_events",
     "check_labels",
     "check_queue_policy",
     "check_topic_policy",
@@ -56,6 +58,7 @@ MAX_PARTITION_BATCH: Final = 1000
 MAX_LABELS: Final = 16
 MAX_LABEL_BYTES: Final = 256
 _MAX_LABEL_NAME: Final = 64
+_EVENTS: Final[tuple[MessageEvent, ...]] = get_args(MessageEvent)
 _LABEL_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/-]{{0,{_MAX_LABEL_NAME - 1}}}")
 
 
@@ -127,6 +130,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     description: str = ""
     labels: dict[str, str] = {}
     """For the operator: listings of queues can be filtered by them."""
+    events: tuple[MessageEvent, ...] = ()
+    """The ends of deliveries that the queue reports to the topic ``penstock.events``."""
 
 
 _FIELDS: Final = frozenset(QueuePolicy.__struct_fields__)
@@ -260,6 +265,9 @@ def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
     labels = fields.get("labels")
     if isinstance(labels, Mapping):
         converted["labels"] = dict(labels)
+    events = fields.get("events")
+    if isinstance(events, list):
+        converted["events"] = tuple(events)
     return converted
 
 
@@ -268,15 +276,17 @@ def keeps_existing(
 ) -> bool:
     """Whether an existing queue stays as it is; ``QueueExists`` if the call is refused.
 
-    ``paused`` is not compared: whether an operator has paused the queue is its state.
+    ``paused`` and ``events`` are not compared: an operator may have paused the queue, and webhooks
+    add the events that they need.
     """
     if if_exists is IfExists.REPLACE:
         return False
-    if if_exists is IfExists.REFUSE and existing != replace(wanted, paused=existing.paused):
+    wanted = replace(wanted, paused=existing.paused, events=existing.events)
+    if if_exists is IfExists.REFUSE and existing != wanted:
         field = next(
             field
             for field in QueuePolicy.__struct_fields__
-            if field != "paused" and getattr(existing, field) != getattr(wanted, field)
+            if getattr(existing, field) != getattr(wanted, field)
         )
         raise QueueExists(
             f"There is a queue {name!r} with another policy: its {field} is "
@@ -326,17 +336,31 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
     check_labels(policy.labels)
     if policy.dead_letter_topic not in (None, ""):
-        check_name(policy.dead_letter_topic, "dead_letter_topic")
+        check_unreserved(
+            check_name(policy.dead_letter_topic, "dead_letter_topic"), "dead_letter_topic"
+        )
+    events = check_events(policy.events)
     limits = (policy.max_depth, policy.message_ttl_ms, policy.throughput_limit)
-    if 0 not in limits and policy.dead_letter_topic != "":
+    if 0 not in limits and policy.dead_letter_topic != "" and events == policy.events:
         return policy
     return replace(
         policy,
+        events=events,
         max_depth=policy.max_depth or None,
         message_ttl_ms=policy.message_ttl_ms or None,
         throughput_limit=policy.throughput_limit or None,
         dead_letter_topic=policy.dead_letter_topic or None,
     )
+
+
+def check_events(events: object) -> tuple[MessageEvent, ...]:
+    """The events in a fixed order, each once, if they are ends of deliveries."""
+    if not isinstance(events, tuple) or any(event not in _EVENTS for event in events):
+        raise BadPolicy(
+            f"events is {shown(events)}; it must be a list of {', '.join(_EVENTS)}.",
+            field="events",
+        )
+    return tuple(event for event in _EVENTS if event in events)
 
 
 def check_labels(labels: object) -> dict[str, str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from penstock.errors import PenstockError
 from penstock.filters import Filter
@@ -25,6 +27,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.message import HeaderValue, Message, MessageId, Offset, Published
 from penstock.model.queue import QueueInfo
+from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.bulk import check_bulk
@@ -71,12 +74,15 @@ class Side:
         return MessageId(self.offsets(tenant)[number])
 
     async def notice_copies(self, tenant: str) -> None:
-        """Number the dead-letter copies that a verb appended: no reply names them."""
+        """Number the copies and events that a verb appended: no reply names them."""
         offsets = self.offsets(tenant)
         start = Offset(offsets[-1] + 1 if offsets else 0)
         page = await self.engine.read_log(tenant, start, _MAX_COPIES)
         for entry in page.entries:
-            assert "dead_letter_hops" in entry.message.headers, "P2: a message was never published"
+            message = entry.message
+            is_event = message.topic == EVENTS_TOPIC
+            is_copy = "dead_letter_hops" in message.headers
+            assert is_event or is_copy, "P2: a message was never published"
             offsets.append(entry.message.offset)
 
     def _number(self, tenant: str, offset: int) -> int:
@@ -124,7 +130,8 @@ class Side:
             message.published_at - message.deliver_at,
             message.published_at,
             message.expires_at,
-            (message.size, message.checksum),
+            # An event has the id of another message, which differs.
+            None if message.topic == EVENTS_TOPIC else (message.size, message.checksum),
             message.partition_key,
             message.key,
             message.content_type,
@@ -139,6 +146,13 @@ class Side:
             headers[_ORIGINAL] = self.below(tenant, original)
         return headers
 
+    def _payload(self, tenant: str, message: Message, payload: bytes | None) -> Plain:
+        """The payload; of an event, with the message that it reports as a number."""
+        if message.topic != EVENTS_TOPIC or payload is None:
+            return payload
+        body = msgspec.json.decode(payload, type=dict[str, Any])
+        return {**body, "message_id": self.below(tenant, body["message_id"])}
+
     def delivery(self, tenant: str, delivery: Delivery) -> Plain:
         assert delivery.receipt not in self._receipts, "C1: a receipt is never reused"
         self._receipts[delivery.receipt] = len(self.receipts)
@@ -146,7 +160,7 @@ class Side:
         return (
             delivery.queue,
             self.message(tenant, delivery.message),
-            delivery.payload,
+            self._payload(tenant, delivery.message, delivery.payload),
             delivery.attempts,
             delivery.claimed_at,
             delivery.lease_deadline,
@@ -165,7 +179,7 @@ class Side:
             ("at", shown.at),
             (shown.claimed_at, shown.lease_deadline, shown.consumer),
             ("error", shown.error),
-            shown.payload,
+            self._payload(tenant, shown.message, shown.payload),
         )
 
     def info(self, info: QueueInfo) -> Plain:
@@ -238,7 +252,9 @@ class Side:
         entries = [
             (
                 self.message(tenant, e.message),
-                e.payload if newest[e.message.id] == e.message.offset else None,
+                self._payload(tenant, e.message, e.payload)
+                if newest[e.message.id] == e.message.offset
+                else None,
             )
             for e in page.entries
         ]

@@ -30,6 +30,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         *("--bucket-size", "3", "--paused", "--no-dead-letters", "--description", "invoices"),
         *("--label", "team=billing", "--label", "tier=gold", "--message-ttl", "1h"),
         *("--dead-letter-topic", "dead", "--dead-letter-expired"),
+        *("--event", "failed", "--event", "done"),
     )
     assert made["policy"] == {
         "filter": FILTER,
@@ -53,6 +54,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         "paused": True,
         "description": "invoices",
         "labels": {"team": "billing", "tier": "gold"},
+        "events": ["done", "failed"],
     }
 
 

@@ -93,6 +93,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("dead letters", policy.dead_letters),
         ("dead letter topic", policy.dead_letter_topic or "none"),
         ("expired to topic", policy.dead_letter_expired),
+        ("events", ", ".join(policy.events)),
         ("paused", policy.paused),
         ("max attempts", policy.max_attempts),
         ("lease", age(policy.lease_ms)),

@@ -6,7 +6,7 @@ Only the format is checked here. The broker checks limits (exit 3, with the fiel
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 import click
 
@@ -21,6 +21,7 @@ from penstock.cli.amounts import (
 from penstock.cli.options import stacked
 from penstock.model.policy_fields import PolicyChanges
 from penstock.model.queue import Backoff, Ordering
+from penstock.model.queue_events import MessageEvent
 
 __all__ = ["policy_options", "to_changes"]
 
@@ -96,6 +97,13 @@ policy_options: Final = stacked(
         default=None,
         help="Whether expired deliveries are copied to that topic too.",
     ),
+    click.option(
+        "--event",
+        "events",
+        type=click.Choice([*get_args(MessageEvent), NO_LIMIT]),
+        multiple=True,
+        help="Ends of deliveries to report to penstock.events; repeatable. `none` removes them.",
+    ),
     click.option("--paused/--not-paused", default=None, help="Whether to hand out nothing."),
     click.option("--description", help="What it is for."),
     click.option(
@@ -114,6 +122,9 @@ def to_changes(given: Mapping[str, object], backoff: Backoff) -> PolicyChanges:
     labels = changes.get("labels")
     if isinstance(labels, tuple):
         changes["labels"] = dict(label for label in labels if label != NO_LIMIT)
+    events = changes.get("events")
+    if isinstance(events, tuple):
+        changes["events"] = [event for event in events if event != NO_LIMIT]
     for name in ("max_depth", "message_ttl_ms", "throughput_limit"):
         if changes.get(name) == NO_LIMIT:
             changes[name] = 0

@@ -1,4 +1,4 @@
-"""Appends dead-letter copies to the log, in the commit in which their deliveries end (S3).
+"""Appends dead-letter copies and events to the log, in the commit that ends their deliveries (S3).
 
 A move only adds the ended delivery to ``Stage.ended``: the verb may be in the middle of a bucket,
 or have reserved offsets of the log. The verb appends the copies when it has made its moves, before
@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 
 from penstock.errors import PenstockError
 from penstock.model.dead_letter_copies import EndedDelivery, dead_letter_copy
+from penstock.model.delivery_events import delivery_event
 from penstock.model.message import Outgoing
+from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded
 from penstock.storage.keyvalue.partitions import Partitions
@@ -38,7 +40,9 @@ def _append(core: Core, tenant: Tenant, topic: str, ended: EndedDelivery) -> Ite
     # At the limit of queues none is created, because that would refuse the copy.
     room = len(tenant.queues) < core.options.limits.queues
     plan = Plan(core, tenant, ended.at)
-    plan.take((Outgoing(topic, (dead_letter_copy(ended, auto_create=room),)),))
+    is_event = topic == EVENTS_TOPIC
+    new = delivery_event(ended) if is_event else dead_letter_copy(ended, auto_create=room)
+    plan.take((Outgoing(topic, (new,)),))
     yield from plan.decide()
     yield from plan.apply()
 

@@ -16,8 +16,10 @@ from penstock.model import decisions
 from penstock.model.dead_letter_copies import EndedDelivery, copies, is_circular
 from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.delivery import Delivery
+from penstock.model.delivery_events import reports
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
+from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.model.states import LIVE, State, Transition
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
@@ -170,6 +172,8 @@ def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
     """Ack: in flight to done."""
     queue.done.load(entry.claim_id)
     key = key_to_close(queue, entry.message)
+    if queue.policy.events:
+        _note_ack(queue, entry, now)
     queue.take_in_flight(entry)
     _leave_live(queue, entry)
     _close(queue, key)
@@ -191,6 +195,9 @@ def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
         queue.done.load(entry.claim_id)
         if entry.message.key is not None:
             keys.append(key_to_close(queue, entry.message))
+    if queue.policy.events:
+        for entry in entries:
+            _note_ack(queue, entry, now)
     queue.take_many_in_flight(entries)
     for key in keys:
         _close(queue, key)
@@ -218,7 +225,7 @@ def give_back(
     elif ending.state is State.EXPIRED:
         queue.expired.load(entry.claim_id)
     key = None if ending.state in LIVE else key_to_close(queue, entry.message)
-    _copy(queue, entry, now, transition, ending, trail)
+    _note_end(queue, entry, now, transition, ending, trail)
     queue.take_in_flight(entry)
     if transition is Transition.NACK:
         queue.nacks += 1
@@ -267,7 +274,7 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     _dead(queue).shelf.load(entry.claim_id)
     key = key_to_close(queue, entry.message)
     ending = decisions.exhausted(queue.policy, entry.message.max_attempts)
-    _copy(queue, entry, now, Transition.EXHAUST, ending, trail)
+    _note_end(queue, entry, now, Transition.EXHAUST, ending, trail)
     queue.take_available(entry.claim_id)
     _end(queue, entry, now, Transition.EXHAUST, ending, trail)
     _close(queue, key)
@@ -364,29 +371,41 @@ def _look_at_waiting(queue: Queue, entry: Entry, now: int) -> tuple[Trail, bytes
     """Read what expiring a waiting delivery needs."""
     queue.expired.load(entry.claim_id)
     trail, key = queue.trail(entry.message_id), key_to_close(queue, entry.message)
-    _copy(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
+    _note_end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     return trail, key
 
 
-def _copy(
+def _note_end(
     queue: Queue, entry: Entry, now: int, transition: Transition, ending: Ending, trail: Trail
 ) -> None:
-    """Note what the verb has to append to the queue's dead-letter topic, if it has one.
+    """Note what the verb has to append: a copy to the queue's dead-letter topic, and an event.
 
     The last read of a move: nothing may refuse the move afterwards.
     """
-    topic = queue.policy.dead_letter_topic
-    if topic is None or not copies(queue.policy, ending.state):
-        return
-    message = entry.message
-    if is_circular(queue.policy, message):
+    policy, message = queue.policy, entry.message
+    if policy.dead_letter_topic is None and not policy.events:
         return
     error = trail.last_error if ending.error is None else ending.error
-    payload = read_payload(queue.stage.get, message)
+    is_kept = not ending.removed or queue.home.cursor is not None
     ended = EndedDelivery(
-        *(queue.name, message, payload, ending.state, transition, error, entry.attempts, now)
+        *(queue.name, message, b"", ending.state, transition, error, entry.attempts, now, is_kept)
     )
-    queue.stage.ended.append((queue.tenant, topic, ended))
+    topic = policy.dead_letter_topic
+    if topic is not None and copies(policy, ending.state) and not is_circular(policy, message):
+        payload = read_payload(queue.stage.get, message)
+        queue.stage.ended.append((queue.tenant, topic, ended._replace(payload=payload)))
+    if reports(policy, ending.state, message):
+        queue.stage.ended.append((queue.tenant, EVENTS_TOPIC, ended))
+
+
+def _note_ack(queue: Queue, entry: Entry, now: int) -> None:
+    """Note the event of an ack, if the queue reports them."""
+    if queue.is_dead_letter or not reports(queue.policy, State.DONE, entry.message):
+        return
+    ended = EndedDelivery(
+        *(queue.name, entry.message, b"", State.DONE, Transition.ACK, None, entry.attempts, now)
+    )
+    queue.stage.ended.append((queue.tenant, EVENTS_TOPIC, ended))
 
 
 def _close(queue: Queue, key: bytes | None) -> None:

@@ -16,6 +16,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
 from penstock.model.message import Message
 from penstock.model.queue import Backoff, Ordering, QueuePolicy
+from penstock.model.queue_events import MessageEvent
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
 
 __all__ = [
@@ -164,6 +165,11 @@ _CHECKSUM = "checksum"
 _TEXTS: Final = frozenset({"dead_letter_topic", "labels"})
 #: The stored name of ``lease_ms``: records that older versions wrote, and read, have it.
 _LEASE_MS: Final = "visibility_timeout_ms"
+_EVENT_BITS: Final[tuple[tuple[int, MessageEvent], ...]] = (
+    (1, "done"),
+    (2, "failed"),
+    (4, "expired"),
+)
 _NUMBERS = (
     "min_lease_ms",
     "max_lease_ms",
@@ -195,6 +201,8 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
         fields["dead_letter_topic"] = policy.dead_letter_topic
     if policy.dead_letter_expired:
         fields["dead_letter_expired"] = 1
+    if policy.events:
+        fields["events"] = sum(bit for bit, event in _EVENT_BITS if event in policy.events)
     if policy.labels:
         fields["labels"] = msgspec.json.encode(policy.labels, order="sorted").decode()
     head = b"".join(
@@ -257,6 +265,7 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         dead_letters=bool(fields.pop("dead_letters", 1)),
         dead_letter_topic=texts.get("dead_letter_topic"),
         dead_letter_expired=bool(fields.pop("dead_letter_expired", 0)),
+        events=_events(fields.pop("events", 0)),
         paused=bool(fields.pop("paused", 0)),
         max_depth=fields.pop("max_depth", None),
         message_ttl_ms=fields.pop("message_ttl_ms", None),
@@ -269,3 +278,7 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         labels=msgspec.json.decode(texts.get("labels", "{}"), type=dict[str, str]),
     )
     return policy, fields
+
+
+def _events(bits: int) -> tuple[MessageEvent, ...]:
+    return tuple(event for bit, event in _EVENT_BITS if bits & bit)

@@ -186,10 +186,14 @@ class SweepVerbs(CopyingVerbs):
 
 
 def _in_order(queues: list[Queue]) -> list[Queue]:
-    """The queues, with those that append copies by tenant and name, at the end."""
-    plain = [queue for queue in queues if queue.policy.dead_letter_topic is None]
-    copying = [queue for queue in queues if queue.policy.dead_letter_topic is not None]
-    return [*plain, *sorted(copying, key=lambda queue: (queue.tenant, queue.name))]
+    """The queues, with those that append copies or events by tenant and name, at the end."""
+    plain = [queue for queue in queues if not _appends(queue)]
+    appending = [queue for queue in queues if _appends(queue)]
+    return [*plain, *sorted(appending, key=lambda queue: (queue.tenant, queue.name))]
+
+
+def _appends(queue: Queue) -> bool:
+    return queue.policy.dead_letter_topic is not None or bool(queue.policy.events)
 
 
 def _same(count: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Appends dead-letter copies to the log, in the transaction in which their deliveries end (S3).
+"""Appends dead-letter copies and events to the log, in the transaction that ends deliveries (S3).
 
 Moves note the ended deliveries in ``Work.to_copy``. ``Core.transact`` calls ``append_copies`` when
 the verb is done, before its last write. A single statement cannot append copies, so such a verb
@@ -8,9 +8,18 @@ not apply.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from penstock.errors import StoreCorrupt
-from penstock.model.dead_letter_copies import EndedDelivery, dead_letter_copy, is_circular
+from penstock.model.dead_letter_copies import (
+    EndedDelivery,
+    copies,
+    dead_letter_copy,
+    is_circular,
+)
+from penstock.model.delivery_events import delivery_event, reports
 from penstock.model.message import NewMessage
+from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import message_id, segment_of
 from penstock.storage.sql.publish import Publishing
@@ -29,16 +38,26 @@ async def append_copies(core: Core, work: Work) -> None:
     offsets = {message: group.record.entry or message for message, group in sorted(ended.items())}
     numbers = {segment_of(offset)[0] for offset in offsets.values()}
     tenant = work.tenant.number
-    segments = await core.segments.read(work.session, tenant, numbers, payloads=True)
-    copies: list[tuple[str, NewMessage]] = []
+    payloads = any(copies(group.queue.policy, group.state) for group in ended.values())
+    segments = await core.segments.read(work.session, tenant, numbers, payloads=payloads)
+    appended: list[tuple[str, NewMessage]] = []
     for message, offset in offsets.items():
-        group = ended[message]
-        delivery = _read(group, offset, segments)
-        topic = group.queue.policy.dead_letter_topic
-        if topic is not None and not is_circular(group.queue.policy, delivery.message):
-            copies.append((topic, dead_letter_copy(delivery, auto_create=True)))
-    if copies:
-        await Publishing(core, work).append_copies(copies)
+        appended += _appended(ended[message], offset, segments)
+    if appended:
+        await Publishing(core, work).append_copies(appended)
+
+
+def _appended(
+    group: EndedGroup, offset: int, segments: dict[int, Segment]
+) -> Iterator[tuple[str, NewMessage]]:
+    """What one ended delivery appends: a copy and an event, each with its topic."""
+    policy, state = group.queue.policy, group.state
+    delivery = _read(group, offset, segments)
+    topic = policy.dead_letter_topic
+    if topic is not None and copies(policy, state) and not is_circular(policy, delivery.message):
+        yield topic, dead_letter_copy(delivery, auto_create=True)
+    if reports(policy, state, delivery.message):
+        yield EVENTS_TOPIC, delivery_event(delivery)
 
 
 def _read(group: EndedGroup, offset: int, segments: dict[int, Segment]) -> EndedDelivery:
@@ -47,9 +66,10 @@ def _read(group: EndedGroup, offset: int, segments: dict[int, Segment]) -> Ended
     segment = segments.get(number)
     if segment is None or index >= len(segment.metadata):
         raise StoreCorrupt(f"The entry at offset {offset} is missing from the log.")
-    ((message, payload),) = segment.read_entries([index])
+    # An event has no payload of the message.
+    payload = segment.payload(index) if copies(group.queue.policy, group.state) else b""
     record = group.record
     return EndedDelivery(
-        *(group.queue.name, message, payload, group.state, group.transition),
-        *(record.error, record.attempts, group.at),
+        *(group.queue.name, segment.message(index), payload, group.state, group.transition),
+        *(record.error, record.attempts, group.at, group.is_kept),
     )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from penstock.model import decisions
 from penstock.model.dead_letter_copies import copies
 from penstock.model.decisions import Ending, end_of_claim
+from penstock.model.delivery_events import reports
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
@@ -102,6 +103,12 @@ def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: byt
     )
     work.move(group, members, Phase.DEAD_DONE if dead else Phase.DONE, record)
     work.count(group.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
+    queue = work.tenant.numbered[group.queue]
+    if queue.policy.events and not dead and reports(queue.policy, State.DONE):
+        acked = replace(record, error=None)
+        work.copy(
+            EndedGroup(queue, group.segment, members, acked, State.DONE, Transition.ACK, work.now)
+        )
     if group.record.keyed and not dead:
         work.close_keys(group, members)
     work.ended.add(group.queue)
@@ -176,9 +183,12 @@ def _end(
     """Move deliveries to where their claim, or their time in the queue, ends."""
     state, error, due_at, removed = ending
     queue = work.tenant.numbered[group.queue]
-    if queue.policy.dead_letter_topic is not None and copies(queue.policy, state):
+    if copies(queue.policy, state) or reports(queue.policy, state):
         last = record if error is None else replace(record, error=error)
-        work.copy(EndedGroup(queue, group.segment, members, last, state, transition, work.now))
+        is_kept = not removed or queue.cursor is not None
+        work.copy(
+            EndedGroup(*(queue, group.segment, members, last, state, transition, work.now, is_kept))
+        )
     if state is State.FAILED:
         work.count(group.queue, Kind.FAILURES, len(members))
     # The router would take a removed message again, so a queue that is behind keeps it.

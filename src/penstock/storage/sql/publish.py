@@ -259,7 +259,7 @@ class Publishing:
         return published(plan)
 
     async def append_copies(self, copies: Sequence[tuple[str, NewMessage]]) -> None:
-        """Append dead-letter copies to their topics. Nothing refuses them."""
+        """Append dead-letter copies and events to their topics. Nothing refuses them."""
         await self._work.session.publishing()
         limits, creates = self._core.options.limits, self._core.options.auto_create
         for topic, new in copies:
@@ -267,7 +267,8 @@ class Publishing:
             entry = self._new_entry(topic, new, None if ttl_ms is None else self._now + ttl_ms)
             # At the limit of queues none is created, because that would refuse the copy.
             room = len(self._tenant.queues) + len(self._created) < limits.queues
-            if not entry.targets and not entry.behind and creates and room:
+            unwanted = not entry.targets and not entry.behind
+            if unwanted and new.auto_create and creates and room:
                 await self._create(topic, entry, Counter())
             self._appending.items.append(entry)
         await self._append()

@@ -55,7 +55,7 @@ MAX_COPIES: Final = 500
 
 
 class EndedGroup(NamedTuple):
-    """Deliveries that failed or expired, to be copied to the dead-letter topic of their queue."""
+    """Deliveries that ended, to be copied to a dead-letter topic or reported as events."""
 
     queue: Queue
     segment: int
@@ -64,6 +64,7 @@ class EndedGroup(NamedTuple):
     state: State
     transition: Transition
     at: int
+    is_kept: bool = True
 
 
 class _Held:

@@ -41,6 +41,7 @@ pytest.register_assert_rewrite(
             "peek",
             "publish",
             "purge",
+            "queue_events",
             "queues",
             "ready",
             "ready_partitions",
@@ -116,6 +117,7 @@ from penstock.testing.conformance.partitions import (
 from penstock.testing.conformance.peek import TestPeek
 from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
+from penstock.testing.conformance.queue_events import TestQueueEvents
 from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
 from penstock.testing.conformance.quotas import TestFanOut, TestFilterQuota, TestQueueQuota
 from penstock.testing.conformance.ready import TestLapsed, TestReady
@@ -209,6 +211,7 @@ __all__ = [
     "TestPeek",
     "TestPublish",
     "TestPurge",
+    "TestQueueEvents",
     "TestQueueQuota",
     "TestQueues",
     "TestReadHistory",

@@ -70,6 +70,7 @@ class TestQueues(Conformance):
             dead_letters=False,
             dead_letter_topic="dead",
             dead_letter_expired=True,
+            events=("done", "expired"),
             description="Rote Bestellungen: ü",
             labels={"team": "Bestellungen", "tier": ""},
         )

@@ -216,6 +216,8 @@ def _ack(store: Store, queue: Queue, held: Held, result: bytes | None, now: int)
     held.claimed_at = held.lease_deadline = held.consumer = None
     queue.counters_of(dead=held.dead).acks += 1
     transitions.note(queue, held, Transition.ACK, now, consumer=consumer)
+    if not held.dead:
+        transitions.report(store, queue, held, State.DONE)
     transitions.forget_empty_partitions(store, queue)
 
 

@@ -6,6 +6,7 @@ neither, it is a new message. The callers undo everything when this raises.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from penstock.model.states import State
 from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import transitions
-from penstock.testing.oracle.state import Batch, Entry, Queue, Store
+from penstock.testing.oracle.state import Batch, Ended, Entry, Queue, Store
 
 __all__ = ["RETRY_AFTER_MS", "append_copies", "assign", "publish", "publish_batch", "route"]
 
@@ -81,10 +82,13 @@ def publish_batch(
 
 
 def append_copies(store: Store, options: EngineOptions, now: int) -> None:
-    """Append the copies of ended deliveries to the topics of their queues, by message id."""
+    """Append the copies and events of ended deliveries to their topics, by message id."""
     ended, store.ended = store.ended, []
     for one in sorted(ended, key=lambda one: one.entry.message.id):
         message = one.entry.message
+        if one.topic == "penstock.events":
+            _Batch(store, options, now, one.tenant).publish(one.topic, _event(one, now))
+            continue
         hops = message.headers.get("dead_letter_hops")
         hops = hops if isinstance(hops, int) and not isinstance(hops, bool) else 0
         if hops >= 16:
@@ -112,6 +116,26 @@ def append_copies(store: Store, options: EngineOptions, now: int) -> None:
             auto_create=len(store.queues_of(one.tenant)) < options.limits.queues,
         )
         _Batch(store, options, now, one.tenant).publish(one.topic, copy)
+
+
+def _event(one: Ended, now: int) -> NewMessage:
+    """The report of an ended delivery."""
+    name = f"message.{one.how}"
+    headers: dict[str, HeaderValue] = {"event": name, "queue": one.queue}
+    body = {
+        "event": name,
+        "at": now,
+        "queue": one.queue,
+        "message_id": one.entry.message.id,
+        "topic": one.entry.message.topic,
+        "attempts": one.attempts,
+    }
+    if one.how in {"failed", "expired"}:
+        body["error"] = one.error
+    if one.how == "failed":
+        body["dead_letter"] = headers["dead_letter"] = one.is_kept
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return NewMessage(text.encode(), headers, content_type="application/json", auto_create=False)
 
 
 def _add_original(

@@ -76,12 +76,12 @@ class Held:
 
 
 class Ended(NamedTuple):
-    """A delivery as it was when it failed or expired."""
+    """A delivery as it was when it ended."""
 
     tenant: str
     queue: str
     topic: str
-    """The queue's dead-letter topic."""
+    """The queue's dead-letter topic, or the topic of events."""
     entry: Entry
     how: str
     """The state in which it ended."""
@@ -89,6 +89,8 @@ class Ended(NamedTuple):
     """The transition that ended it."""
     error: str | None
     attempts: int
+    is_kept: bool = True
+    """Whether the queue still has it."""
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ __all__ = [
     "let_time_act",
     "note",
     "remove",
+    "report",
     "ttl_ends",
 ]
 
@@ -127,7 +128,9 @@ def fail(
         queue, held, transition, now, state=State.FAILED, consumer=consumer, error=error, dead=False
     )
     _copy(store, queue, held, State.FAILED, transition)
-    if not queue.policy.dead_letters and queue.cursor is None:
+    gone = not queue.policy.dead_letters and queue.cursor is None
+    report(store, queue, held, State.FAILED, is_kept=not gone)
+    if gone:
         del queue.deliveries[held.message_id]
     forget_empty_partitions(store, queue)
 
@@ -140,6 +143,17 @@ def _copy(store: Store, queue: Queue, held: Held, state: State, transition: Tran
         ended = Ended(
             *(queue.tenant, queue.name, str(topic), entry, state.value, transition.value),
             *(held.error, held.attempts),
+        )
+        store.ended.append(ended)
+
+
+def report(store: Store, queue: Queue, held: Held, state: State, *, is_kept: bool = True) -> None:
+    """Note an event, if the queue reports this end; the ends of events are never reported."""
+    entry = store.newest(queue.tenant, held.message_id)
+    if str(state) in queue.policy.events and entry.message.topic != "penstock.events":
+        ended = Ended(
+            *(queue.tenant, queue.name, "penstock.events", entry, str(state), ""),
+            *(held.error, held.attempts, is_kept),
         )
         store.ended.append(ended)
 
@@ -161,6 +175,7 @@ def expire(
     note(queue, held, transition, now, consumer=consumer, error=error)
     if queue.policy.dead_letter_expired:
         _copy(store, queue, held, State.EXPIRED, transition)
+    report(store, queue, held, State.EXPIRED)
     forget_empty_partitions(store, queue)
 
 
