@@ -50,6 +50,7 @@ from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
+from penstock.webhook_api import WebhookApi
 
 if TYPE_CHECKING:
     from penstock.consume.lease import Lease
@@ -65,7 +66,7 @@ ROUTE_BATCH = 10_000
 BULK_LIMIT = 1_000_000
 
 
-class QueueApi(JobApi, Protocol):
+class QueueApi(JobApi, WebhookApi, Protocol):
     """The verbs of a queue service, for one tenant."""
 
     # -- queues and topics -------------------------------------------------------------

@@ -40,7 +40,7 @@ class Opening:
         if not self._keepers:
             return Broker(engine, self._options, self._tenant)
         near = NEAR if self._options.routing == "pipeline" else None
-        keepers = Keepers(engine, engine.clock, near=near)
+        keepers = Keepers(engine, engine.clock, near=near, options=self._options)
         broker = Broker(engine, self._options, self._tenant, background=keepers)
         keepers.start()
         return broker

@@ -16,13 +16,13 @@ from typing import Protocol, Self
 
 from penstock.broker.claim import Claiming
 from penstock.broker.own_entries import OwnEntries
-from penstock.broker.queues import Queues
 from penstock.broker.read_verbs import Reading
 from penstock.broker.replay import Replaying
 from penstock.broker.runs import Runs
 from penstock.broker.scope import BrokerOptions
 from penstock.broker.settle import Settling
 from penstock.broker.waiting import Waiting
+from penstock.broker.webhooks import Webhooks
 from penstock.broker.writes import Writes
 from penstock.consume.consuming import Consuming
 from penstock.model.limits import DLQ_SUFFIX, check_name
@@ -40,6 +40,10 @@ class Background(Protocol):
         """Report that a queue was put that has to be caught up."""
         ...
 
+    def webhooks_changed(self) -> None:
+        """Report that a webhook was put or removed."""
+        ...
+
     def reports(self) -> tuple[KeeperReport, ...]:
         """The state of every duty."""
         ...
@@ -49,7 +53,7 @@ class Background(Protocol):
         ...
 
 
-class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming):
+class Broker(Webhooks, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming):
     """The verbs, for one tenant."""
 
     def __init__(
@@ -101,9 +105,12 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
             self._background.behind()
         return info
 
-    async def delete_queue(self, name: str) -> None:
-        """Remove a queue, its deliveries and its dead letters; the log stays."""
-        await super().delete_queue(name)
+    def _webhooks_changed(self) -> None:
+        if self._background is not None:
+            self._background.webhooks_changed()
+
+    async def _delete(self, name: str) -> None:
+        await super()._delete(name)
         for queue in (name, name + DLQ_SUFFIX):
             self._throttles.pop(queue, None)
             self._waiting.changed(self.tenant, queue)

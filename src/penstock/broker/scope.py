@@ -26,6 +26,7 @@ from penstock.model.limits import (
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Routing
 from penstock.model.states import State
+from penstock.model.webhooks import WebhookOptions
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.listener import Listener
 
@@ -61,6 +62,8 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
     """Publishing to a topic that was not registered is refused."""
     routing: Routing = "broker"
     """Which component catches up queues that are far behind: the keeper, or the pipeline."""
+    webhooks: WebhookOptions = WebhookOptions()
+    """How webhooks are called."""
     listener: Listener | None = None
     """Also receives the engine's notifications, after the broker's own waiters."""
 

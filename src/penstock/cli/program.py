@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "consume": "penstock.cli.consume:consume",
     "queue": "penstock.cli.queue.commands:queue",
     "topic": "penstock.cli.topic:topic",
+    "webhook": "penstock.cli.webhook:webhook",
     "filter": "penstock.cli.filters:filters",
     "apply": "penstock.cli.apply:apply",
     "export": "penstock.cli.apply:export",

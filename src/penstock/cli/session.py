@@ -156,7 +156,9 @@ def find_target(*, store_only: bool = False) -> Target:
         store=found.store,
         tenant=found.tenant,
         credential=found.credential,
-        options=BrokerOptions(engine=engine, require_topics=found.require_topics),
+        options=BrokerOptions(
+            engine=engine, require_topics=found.require_topics, webhooks=found.webhooks
+        ),
         tls=tls,
     )
 

@@ -13,11 +13,11 @@ from collections.abc import Generator
 from typing import Final, Self
 
 from penstock.client.claim import Claiming
-from penstock.client.queues import Queues
 from penstock.client.read_verbs import Reading
 from penstock.client.replay import Replaying
 from penstock.client.runs import Runs
 from penstock.client.settle import Settling
+from penstock.client.webhooks import Webhooks
 from penstock.client.writes import Writes
 from penstock.consume.consuming import Consuming
 
@@ -27,7 +27,7 @@ __all__ = ["Client"]
 DRAIN_MS: Final = 5_000
 
 
-class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
+class Client(Webhooks, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
     """The verbs, over HTTP."""
 
     @property

@@ -26,7 +26,8 @@
     │   ├── UnknownTopic         404
     │   ├── UnknownMessage       404
     │   ├── UnknownDelivery      404  the queue does not have the message
-    │   └── UnknownRun           404  of a pipeline job
+    │   ├── UnknownRun           404  of a pipeline job
+    │   └── UnknownWebhook       404
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   ├── OtherStore           409  a position of another store, or from before a restore (A1)

@@ -39,6 +39,7 @@ __all__ = [
     "UnknownRoute",
     "UnknownRun",
     "UnknownTopic",
+    "UnknownWebhook",
     "UnsupportedMedia",
 ]
 
@@ -268,6 +269,12 @@ class UnknownRun(NotFound):
     """No run of that id: never recorded here, or displaced by newer ones."""
 
     advice = "Check the id; the last 1,000 runs of a tenant are kept."
+
+
+class UnknownWebhook(NotFound):
+    """No webhook of that id in this tenant."""
+
+    advice = "Check the id, or put the webhook first."
 
 
 class Conflict(PenstockError):

@@ -10,5 +10,6 @@ from penstock.keepers.catch_up import NEAR, CatchUp
 from penstock.keepers.keeper import Keeper, Pass
 from penstock.keepers.supervisor import Keepers
 from penstock.keepers.sweep import Sweep
+from penstock.keepers.webhooks import WebhookCalls
 
-__all__ = ["NEAR", "CatchUp", "Keeper", "Keepers", "Pass", "Sweep"]
+__all__ = ["NEAR", "CatchUp", "Keeper", "Keepers", "Pass", "Sweep", "WebhookCalls"]

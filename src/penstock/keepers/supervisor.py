@@ -11,10 +11,12 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.broker import BrokerOptions
 from penstock.errors import StoreClosed
 from penstock.keepers.catch_up import CatchUp
 from penstock.keepers.keeper import Keeper
 from penstock.keepers.sweep import Sweep
+from penstock.keepers.webhooks import WebhookCalls
 from penstock.model.clock import Clock
 from penstock.model.reports import KeeperReport
 from penstock.storage.contract import Engine
@@ -41,8 +43,14 @@ class Keepers:
         duties: Sequence[Keeper] | None = None,
         *,
         near: int | None = None,
+        options: BrokerOptions | None = None,
     ) -> None:
-        chosen = (Sweep(engine), CatchUp(engine, near)) if duties is None else duties
+        """``options`` are those of the broker; without them, webhooks are not called."""
+        chosen = duties
+        if chosen is None:
+            chosen = [Sweep(engine), CatchUp(engine, near)]
+            if options is not None:
+                chosen.append(WebhookCalls(engine, options))
         self._duties = [_Duty(keeper, clock) for keeper in chosen]
 
     def start(self) -> None:
@@ -56,6 +64,12 @@ class Keepers:
             if isinstance(duty.keeper, CatchUp):
                 duty.nudge()
 
+    def webhooks_changed(self) -> None:
+        """Read the webhooks now."""
+        for duty in self._duties:
+            if isinstance(duty.keeper, WebhookCalls):
+                duty.nudge()
+
     def reports(self) -> tuple[KeeperReport, ...]:
         """One report per keeper."""
         return tuple(duty.report() for duty in self._duties)
@@ -65,6 +79,9 @@ class Keepers:
         tasks = [task for duty in self._duties if (task := duty.end()) is not None]
         if tasks:
             await asyncio.wait(tasks)
+        for duty in self._duties:
+            if isinstance(duty.keeper, WebhookCalls):
+                await duty.keeper.close()
 
 
 class _Duty:
@@ -110,6 +127,7 @@ class _Duty:
             finished_at=self._finished_at,
             work=self._work,
             last_error=self._last_error,
+            counters=dict(self.keeper.counters) if isinstance(self.keeper, WebhookCalls) else {},
         )
 
     async def _run(self) -> None:

@@ -66,3 +66,5 @@ class KeeperReport(Struct, frozen=True, kw_only=True):
     """The deliveries and log entries that this pass processed."""
     last_error: str | None = None
     """The error of the last failed pass, even if later ones succeeded."""
+    counters: dict[str, int] = {}
+    """What it did since the store was opened, by outcome: calls of webhooks."""

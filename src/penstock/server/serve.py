@@ -106,6 +106,7 @@ async def _open_and_serve(
         ),
         require_topics=settings.require_topics,
         routing=settings.routing,
+        webhooks=settings.webhooks,
         listener=metrics,
     )
     opening = perf_counter()

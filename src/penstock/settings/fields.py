@@ -27,6 +27,7 @@ from penstock.model.limits import (
 )
 from penstock.model.queue import QueuePolicy, changed_defaults
 from penstock.model.secrets import MASK, mask_password
+from penstock.model.webhooks import WebhookOptions
 
 __all__ = [
     "FILE_SUFFIX",
@@ -50,6 +51,8 @@ _MAX_CONNECTIONS: Final = 1_000_000
 #: More would only wait for each other: one slice of such work runs at a time.
 _MAX_SCANS: Final = 1_000
 _HOUR_S: Final = 3600
+#: The lease of an event covers the wait for a free slot and one call.
+_MAX_WEBHOOK_TIMEOUT_S: Final = 60
 #: Clocks that differ by more are broken, and the leeway prolongs every token.
 _MAX_LEEWAY_S: Final = 300
 
@@ -102,6 +105,23 @@ class Settings(Struct, frozen=True, kw_only=True):
             "job `penstock pipeline route`."
         ),
     ] = "broker"
+
+    # -- webhooks ----------------------------------------------------------------------
+
+    webhook_private: Annotated[
+        bool,
+        _about("Let webhooks call private, loopback and link-local addresses."),
+    ] = False
+    webhook_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=_MAX_WEBHOOK_TIMEOUT_S),
+        _about("Seconds for one call of a webhook."),
+    ] = 10.0
+    webhook_concurrency: Annotated[
+        int,
+        Meta(ge=1, le=1_000),
+        _about("Calls of webhooks that this server makes at one time; 8 for each webhook."),
+    ] = 64
 
     # -- the server --------------------------------------------------------------------
 
@@ -277,6 +297,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             unindexed_filters=self.max_unindexed_filters,
             publish_deliveries=self.max_publish_deliveries,
             free_disk_bytes=self.min_free_disk_bytes,
+        )
+
+    @property
+    def webhooks(self) -> WebhookOptions:
+        """How webhooks are called."""
+        return WebhookOptions(
+            allow_private=self.webhook_private,
+            timeout_ms=max(1, round(self.webhook_timeout_s * 1000)),
+            concurrency=self.webhook_concurrency,
         )
 
     @property

@@ -54,7 +54,7 @@ TWINS: Final = (
         inner="_verbs",
         by_hand=("close",),
         promise="The verbs of ``penstock.api`` as blocking calls.",
-        bases=(("penstock.job_api", "JobApi"),),
+        bases=(("penstock.job_api", "JobApi"), ("penstock.webhook_api", "WebhookApi")),
     ),
     Twin(
         file="lease.py",

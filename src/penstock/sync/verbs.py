@@ -50,6 +50,7 @@ from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
+from penstock.model.webhooks import NewWebhook, Webhook
 from penstock.model.writes import Write
 from penstock.sync.blocking import BlockingVerbs, SyncConsumption
 
@@ -555,3 +556,53 @@ class SyncVerbs(BlockingVerbs):
     def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
+
+    def put_webhook(
+        self,
+        id: str,
+        url: str,
+        *,
+        queue: str,
+        events: Sequence[str],
+        threshold: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        description: str = "",
+        enabled: bool = True,
+        secret: str | None = None,
+    ) -> NewWebhook:
+        """Create a webhook, or replace the one of that id.
+
+        The reply has the secret if the webhook is new and none was given. A replaced webhook keeps
+        its secret unless another one is given. ``threshold`` is the depth of ``queue.depth``.
+        """
+        return self._run(
+            self._verbs.put_webhook,
+            id,
+            url,
+            queue=queue,
+            events=events,
+            threshold=threshold,
+            headers=headers,
+            description=description,
+            enabled=enabled,
+            secret=secret,
+        )
+
+    def webhook(self, id: str) -> Webhook:
+        """The webhook, without its secret."""
+        return self._run(self._verbs.webhook, id)
+
+    def webhooks(self) -> tuple[Webhook, ...]:
+        """All webhooks by id, without their secrets."""
+        return self._run(self._verbs.webhooks)
+
+    def delete_webhook(self, id: str) -> None:
+        """Remove a webhook, with the events that it has not delivered and its dead letters."""
+        self._run(self._verbs.delete_webhook, id)
+
+    def test_webhook(self, id: str) -> Published:
+        """Send a ``webhook.test`` event to one webhook, through its queue.
+
+        ``result`` of the queue ``penstock.webhook.<id>`` says how the call ended.
+        """
+        return self._run(self._verbs.test_webhook, id)

@@ -23,6 +23,7 @@ from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
 from penstock.model.reports import Preview
 from penstock.model.runs import NO_VALUES, Run, RunState, RunValue
 from penstock.model.states import State
+from penstock.model.webhooks import Webhook
 
 __all__ = [
     "ArchivedBody",
@@ -51,6 +52,8 @@ __all__ = [
     "TopicInfo",
     "TopicList",
     "ValidateBody",
+    "WebhookBody",
+    "WebhookList",
 ]
 
 SWEEP_LIMIT: Final = 10_000
@@ -212,6 +215,25 @@ class RunList(Struct, frozen=True):
     """Runs of pipeline jobs, the newest first."""
 
     runs: tuple[Run, ...]
+
+
+class WebhookBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A webhook; its id is in the path."""
+
+    url: str
+    queue: str
+    events: list[str]
+    threshold: int | None = None
+    headers: dict[str, str] | None = None
+    description: str = ""
+    enabled: bool = True
+    secret: str | None = None
+
+
+class WebhookList(Struct, frozen=True):
+    """All webhooks of the tenant by id, without their secrets."""
+
+    webhooks: tuple[Webhook, ...]
 
 
 class QueueList(Struct, frozen=True):

@@ -311,6 +311,7 @@ VERBS: Final[dict[str, Verb]] = {
     "identity": lambda q, d: q.identity(),
     "join": lambda q, d: q.join("orders", "me"),
     "leave": lambda q, d: q.leave("orders", "me"),
+    "delete_webhook": lambda q, d: q.delete_webhook("w"),
     "log_end": lambda q, d: q.log_end(),
     "log_splits": lambda q, d: q.log_splits(0, 1, 1),
     "log_start": lambda q, d: q.log_start(),
@@ -321,6 +322,12 @@ VERBS: Final[dict[str, Verb]] = {
     "peek": lambda q, d: q.peek("orders"),
     "preview": lambda q, d: q.preview("TRUE"),
     "queue_log": lambda q, d: q.queue_log("orders", 0),
+    "put_webhook": lambda q, d: q.put_webhook(
+        "w", "https://example.com", queue="orders", events=["message.done"]
+    ),
+    "test_webhook": lambda q, d: q.test_webhook("w"),
+    "webhook": lambda q, d: q.webhook("w"),
+    "webhooks": lambda q, d: q.webhooks(),
     "publish": lambda q, d: q.publish("orders", b""),
     "publish_batch": lambda q, d: q.publish_batch("orders", [NewMessage(b"")]),
     "cancel": lambda q, d: q.cancel(0),
@@ -447,7 +454,7 @@ async def test_keepers_report_what_they_did(options: BrokerOptions) -> None:
             return all(report.runs for report in q.keepers)
 
         await until(have_run)
-        assert [report.name for report in q.keepers] == ["sweep", "catch-up"]
+        assert [report.name for report in q.keepers] == ["sweep", "catch-up", "webhooks"]
         assert all(report.running and not report.failures for report in q.keepers)
         assert q.for_tenant("other").keepers == q.keepers
     assert not any(report.running for report in q.keepers)

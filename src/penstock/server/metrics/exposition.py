@@ -129,6 +129,7 @@ def call_metrics(calls: Calls) -> Metrics:
 
 def keeper_metrics(reports: Iterable[KeeperReport]) -> Metrics:
     """Metrics of the background duties."""
+    reports = tuple(reports)
     label = ["keeper"]
     running = GaugeMetricFamily("penstock_keeper_running", "1 while it runs.", labels=label)
     runs = CounterMetricFamily("penstock_keeper_runs", "Finished passes.", labels=label)
@@ -145,6 +146,8 @@ def keeper_metrics(reports: Iterable[KeeperReport]) -> Metrics:
         if report.finished_at is not None:
             finished.add_metric([report.name], report.finished_at / 1000)
     yield from (running, runs, failures, finished)
+    calls = [item for report in reports for item in report.counters.items()]
+    yield labelled_counter("penstock_webhook_calls", "Calls of webhooks.", "outcome", calls)
 
 
 def queue_metrics(gathered: Gathered) -> Metrics:

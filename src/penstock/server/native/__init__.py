@@ -16,6 +16,7 @@ from penstock.server.native.queues import ROUTES as QUEUES
 from penstock.server.native.settlements import ROUTES as SETTLEMENTS
 from penstock.server.native.stream import ROUTES as STREAM
 from penstock.server.native.topics import ROUTES as TOPICS
+from penstock.server.native.webhooks import ROUTES as WEBHOOKS
 from penstock.server.native.writes import ROUTES as WRITES
 
 __all__ = ["ROUTES"]
@@ -29,6 +30,7 @@ ROUTES = (
     *DELIVERIES,
     *CONSUMERS,
     *TOPICS,
+    *WEBHOOKS,
     *WRITES,
     *MESSAGES,
     *LOG,

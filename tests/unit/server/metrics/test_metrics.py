@@ -247,7 +247,7 @@ async def test_the_process_is_shown_and_every_metric_is_documented(
     await broker.create_queue("billing")
     metrics.began()
     metrics.called("publish", "ok", 0.1)
-    report = KeeperReport(name="sweep", running=True, finished_at=1)
+    report = KeeperReport(name="sweep", running=True, finished_at=1, counters={"failed": 1})
     metrics.watch(broker.engine, lambda: [report], opened_s=1.0)
     metrics.watch_budget(Budget(1))
     seen = await scrape(metrics)
