@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -10,15 +13,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock import NewMessage
 from penstock.broker import Broker
 from penstock.errors import BadInput, OffsetsGone
+from penstock.pipeline.format.schemas import spark_schema
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.lake import archive as archiving
-from penstock.pipeline.lake import compaction
+from penstock.pipeline.lake import checks, compaction, reader
 from penstock.pipeline.lake.archive import Archiver
+from penstock.pipeline.lake.commits import Table
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.reader import read_lake
 from penstock.testing.laws import law
@@ -67,6 +74,7 @@ def test_every_value_is_archived_as_it_was_published(
             content_type="text/plain",
             deliver_at=now + 12_345,
             expires_at=now + DAY_MS,
+            max_attempts=3,
         ),
         NewMessage(b""),
     )
@@ -83,6 +91,7 @@ def test_every_value_is_archived_as_it_was_published(
     rows = messages(spark, lake)
     first = rows[0]
     assert (first["key"], first["partition_key"], first["priority"]) == ("schlüssel", "p", 9)
+    assert (first["max_attempts"], rows[1]["max_attempts"]) == (3, None)
     assert first["headers"]["n"] == {"s": None, "i": 2**53 + 1, "d": None, "b": None}
     assert first["headers"]["text"]["s"] == "naïve ☃ 😀"
     assert {name: value for name, value in first["headers"].items() if value["b"]} == {
@@ -250,8 +259,6 @@ def test_bad_options(server: Hosted, spark: SparkSession, lake: Path) -> None:
 
 
 def test_the_files_are_delta_tables_too(server: Hosted, spark: SparkSession, lake: Path) -> None:
-    from deltalake import DeltaTable
-
     server.publish("007", *(NewMessage(b"%d" % n, {"n": n}) for n in range(10)))
     run(server, spark, archive, lake=lake)
     # What was archived before is taken up; what comes after is one transaction a commit.
@@ -308,3 +315,47 @@ def test_two_passes_of_a_continuous_run(
         context.close()
     assert archived(spark, lake) == log(server)
     assert data_files(lake) == sorted(lake_of(lake).files)
+
+
+def earlier_hash(table: Table) -> Column:
+    """The hash of rows before messages had max_attempts."""
+    names = checks._COLUMNS[table]
+    there = F.concat(*[F.when(F.col(name).isNull(), "n").otherwise("v") for name in names])
+    more = [F.map_entries("headers")] if table == "messages" else []
+    return F.xxhash64(there, *[F.col(name) for name in names], *more)
+
+
+@contextmanager
+def earlier_version() -> Iterator[None]:
+    """Write lakes as the version did that had no column max_attempts."""
+    schema = reader.ARROW_SCHEMAS["messages"]
+    earlier = pa.schema([field for field in schema if field.name != "max_attempts"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(reader.ARROW_SCHEMAS, "messages", earlier)
+        patch.setitem(reader.SCHEMAS, "messages", spark_schema(earlier))
+        patch.setattr(checks, "row_hash", earlier_hash)
+        yield
+
+
+@law("A1")
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_lake_of_an_earlier_version_is_continued(
+    server: Hosted, spark: SparkSession, lake: Path, table_format: str
+) -> None:
+    run_archive = partial(run, server, spark, archive, lake=lake, table_format=table_format)
+    with earlier_version():
+        server.publish("orders", NewMessage(b"old", {"n": 1}))
+        run_archive()
+        assert "max_attempts" not in read_lake(spark, LocalFiles(lake)).columns
+    assert [row["max_attempts"] for row in messages(spark, lake)] == [None]
+    server.publish("orders", NewMessage(b"new", {"n": 2}, max_attempts=3), NewMessage(b"plain"))
+    run_archive(run="run-2")
+    assert archived(spark, lake) == log(server)
+    assert [row["max_attempts"] for row in messages(spark, lake)] == [None, 3, None]
+    # The digests of the earlier files still hold.
+    files = lake_of(lake).of("messages")
+    assert len(files) == 2
+    assert checks.damaged(spark, LocalFiles(lake), files) == []
+    if table_format == "delta":
+        found = DeltaTable(lake / "messages").to_pyarrow_table().sort_by("offset")
+        assert found.column("max_attempts").to_pylist() == [None, 3, None]

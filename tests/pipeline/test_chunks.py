@@ -57,6 +57,7 @@ class Chunks:
             row.key,
             row.content_type,
             dict(row.headers),
+            row.max_attempts,
         )
 
 
@@ -123,6 +124,7 @@ def draw_content(draw: random.Random) -> NewMessage:
         draw.choice([{}, {"x": 1}, {"x": 1.0}, {"x": "1", "y": True}]),
         partition_key=draw.choice([None, "p"]),
         priority=draw.choice([4, 9]),
+        max_attempts=draw.choice([None, None, 3]),
     )
 
 

@@ -89,6 +89,7 @@ def test_any_other_value_is_another_digest(spark: SparkSession) -> None:
         "expires_at": "timestamp(null)",
         "size": "1L",
         "checksum": "7L",
+        "max_attempts": "int(null)",
         "date": "date'2026-01-01'",
         "topic": "'t'",
     }
@@ -105,6 +106,7 @@ def test_any_other_value_is_another_digest(spark: SparkSession) -> None:
         "expires_at": "timestamp_millis(1)",
         "size": "2L",
         "checksum": "8L",
+        "max_attempts": "1",
         "topic": "'u'",
     }
     assert list(fields) == SCHEMAS["messages"].names

@@ -40,8 +40,9 @@ def test_every_column_becomes_what_it_is_called(spark: SparkSession, server: Hos
         f"""
         SELECT 'text' AS value, 'a' AS topic, 'k' AS key, 'p' AS partition_key,
             map('x', '1', 'none', NULL) AS headers, 7 AS priority, 'text/plain' AS content_type,
-            timestamp_millis({later}) AS deliver_at, {later + 1} AS expires_at, 'i' AS id
-        UNION ALL SELECT 'bare', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+            timestamp_millis({later}) AS deliver_at, {later + 1} AS expires_at, 'i' AS id,
+            3 AS max_attempts
+        UNION ALL SELECT 'bare', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
         """
     )
     writer(frame, server, topic="usual").save()
@@ -50,6 +51,7 @@ def test_every_column_becomes_what_it_is_called(spark: SparkSession, server: Hos
     assert (message.partition_key, message.headers) == ("p", {"x": "1"})
     assert (message.priority, message.content_type) == (7, "text/plain")
     assert (message.deliver_at, message.expires_at) == (later, later + 1)
+    assert (message.max_attempts, bare.max_attempts) == (3, None)
     assert (second, bare.topic, bare.headers, bare.priority) == (b"bare", "usual", {}, 4)
     assert (bare.key, bare.partition_key, bare.content_type) == (None, None, None)
     assert (bare.deliver_at, bare.expires_at) == (bare.published_at, None)

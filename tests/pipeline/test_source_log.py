@@ -47,6 +47,7 @@ def test_every_value_comes_as_it_was_published(server: Hosted) -> None:
             content_type="text/plain; charset=utf-8",
             deliver_at=now + 12_345,
             expires_at=253_402_300_799_999,
+            max_attempts=65_535,
         ),
         NewMessage(b""),
         NewMessage(bytes(range(256)), priority=0),
@@ -80,11 +81,12 @@ def test_every_value_comes_as_it_was_published(server: Hosted) -> None:
         "expires_at": datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC),
         "size": len(payload),
         "checksum": checksum(payload),
+        "max_attempts": 65_535,
     }
     assert (empty["value"], empty["size"], empty["priority"], empty["headers"]) == (b"", 0, 4, [])
     assert (empty["key"], empty["partition_key"], empty["content_type"]) == (None, None, None)
     assert empty["deliver_at"] == empty["timestamp"] == moment(now)
-    assert empty["expires_at"] is None
+    assert (empty["expires_at"], empty["max_attempts"]) == (None, None)
     assert (binary["value"], binary["priority"]) == (bytes(range(256)), 0)
 
 

@@ -9,10 +9,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadFilter, BadInput, BadName, BadUrl, PenstockError
+from penstock.model.columns import LogColumns
+from penstock.model.message import Message, MessageId, Offset
 from penstock.pipeline.format.options import SourceOptions, source_options
-from penstock.pipeline.format.schemas import spark_schema, table_schema
+from penstock.pipeline.format.schemas import spark_schema, table_schema, to_table
 from penstock.pipeline.format.source import PenstockSource
 from penstock.pipeline.remote import Server
+from penstock.wire.arrow import log_batch
 
 URL = "http://127.0.0.1:9"
 
@@ -119,8 +122,19 @@ def test_the_columns_of_the_log() -> None:
         "struct<offset:bigint,id:bigint,topic:string,key:string,value:binary,"
         "headers:map<string,struct<s:string,i:bigint,d:double,b:boolean>>,timestamp:timestamp,"
         "partition_key:string,priority:int,content_type:string,deliver_at:timestamp,"
-        "expires_at:timestamp,size:bigint,checksum:bigint>"
+        "expires_at:timestamp,size:bigint,checksum:bigint,max_attempts:int>"
     )
+
+
+def test_a_server_of_an_earlier_version_sends_no_max_attempts() -> None:
+    message = Message(MessageId(1), Offset(1), "t", 4, 0, 0, None, 0, 0, max_attempts=3)
+    batch = log_batch(LogColumns.of([message], Offset(2)))
+    schema = table_schema("log", payload=False)
+    assert to_table(batch, schema).column("max_attempts").to_pylist() == [3]
+    earlier = batch.drop_columns(["max_attempts"])
+    assert to_table(earlier, schema).column("max_attempts").to_pylist() == [None]
+    with pytest.raises(KeyError):
+        to_table(batch.drop_columns(["topic"]), schema)
 
 
 def test_a_schema_of_the_users_own_is_refused() -> None:

@@ -38,6 +38,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
     key: Sequence[str | None] | None = None
     content_type: Sequence[str | None] | None = None
     headers: Sequence[dict[str, HeaderValue]] | None = None
+    max_attempts: Sequence[int | None] | None = None
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -61,6 +62,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
             key=[row.key for row in rows],
             content_type=[row.content_type for row in rows],
             headers=[row.headers for row in rows],
+            max_attempts=[row.max_attempts for row in rows],
         )
 
     def before(self, end: Offset) -> LogColumns:

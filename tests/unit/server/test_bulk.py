@@ -72,7 +72,7 @@ async def publish(door: Door, count: int, size: int = 3, **fields: Any) -> None:
 @pytest.mark.parametrize("compression", ["", "&compression=none", "&compression=lz4"])
 async def test_the_log_with_every_column(door: Door, compression: str) -> None:
     await publish(door, 3, key=None, partition_key="p", content_type="text/plain", priority=7)
-    await door.broker.publish("stock", b"", ttl_ms=5, delay_ms=3)
+    await door.broker.publish("stock", b"", ttl_ms=5, delay_ms=3, max_attempts=9)
     table = await whole(door, f"{LOG}&payloads=true{compression}", 4)
     assert table.schema.equals(LOG_SCHEMA)
     entries = (await door.broker.read_log(payloads=True)).entries

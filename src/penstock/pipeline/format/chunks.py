@@ -73,6 +73,7 @@ def _identity(kind: Kind, row: NewMessage | Message, payload: bytes) -> bytes:
     headers = _in_order(row.headers) if row.headers else ()
     about = msgspec.msgpack.encode(
         (headers, row.key, row.content_type or "", place, expires_at, len(payload))
+        + (() if row.max_attempts is None else (row.max_attempts,))
     )
     digest = blake2b(about, digest_size=_DIGEST_BYTES)
     digest.update(payload)

@@ -45,6 +45,7 @@ _TYPES: Final[dict[str, frozenset[str]]] = {
     "deliver_at": _TIMES,
     "expires_at": _TIMES,
     "id": _TEXT,
+    "max_attempts": _INTEGERS,
 }
 #: The columns that decide the group of a row.
 _SORTING: Final = frozenset({"topic", "id", "key", "deliver_at", "expires_at"})
@@ -126,20 +127,21 @@ def _messages(batch: pa.RecordBatch, columns: Columns) -> list[NewMessage]:
     def given(name: str) -> Iterable[Any]:
         return batch.column(name).to_pylist() if name in names else repeat(None, rows)
 
-    return list(
-        map(
-            NewMessage,
-            payloads,
-            _headers(batch.column("headers")) if "headers" in names else repeat(NO_HEADERS),
-            given("id"),
-            given("key"),
-            given("partition_key"),
-            _priorities(given("priority")),
-            given("content_type"),
-            _times(batch, "deliver_at", names),
-            _times(batch, "expires_at", names),
-        )
-    )
+    fields: list[Iterable[Any]] = [
+        payloads,
+        _headers(batch.column("headers")) if "headers" in names else repeat(NO_HEADERS),
+        given("id"),
+        given("key"),
+        given("partition_key"),
+        _priorities(given("priority")),
+        given("content_type"),
+        _times(batch, "deliver_at", names),
+        _times(batch, "expires_at", names),
+    ]
+    if "max_attempts" in names:
+        # After delay_ms, ttl_ms and auto_create.
+        fields += [repeat(None), repeat(None), repeat(True), given("max_attempts")]
+    return list(map(NewMessage, *fields))
 
 
 def _topics(batch: pa.RecordBatch, columns: Columns) -> Sequence[str]:

@@ -34,6 +34,7 @@ _METADATA: Final = (
     ("expires_at", _TIME),
     ("size", pa.int64()),
     ("checksum", pa.int64()),
+    ("max_attempts", pa.int32()),
 )
 _NAMES: Final = (
     ("offset", pa.int64()),
@@ -100,10 +101,15 @@ def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
 def to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert a wire batch to exactly the columns of a table."""
     names = _HISTORY_NAMES if "transition" in schema.names else _WIRE_NAMES
-    columns = [
-        _cast(batch.column(names.get(field.name, field.name)), field.type) for field in schema
-    ]
+    columns = [_column(batch, names.get(field.name, field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
+    if name == "max_attempts" and name not in batch.schema.names:
+        # A server of an earlier version does not send it.
+        return pa.nulls(batch.num_rows, type_)
+    return _cast(batch.column(name), type_)
 
 
 def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -164,6 +164,7 @@ def _publish(context: JobContext, rows: DataFrame, run: str) -> None:
         "partition_key",
         "priority",
         "content_type",
+        "max_attempts",
     )
     columns.write.format("penstock").options(
         **server_options(context.server),

@@ -133,7 +133,8 @@ def row_hash(table: Table) -> Column:
     names = _COLUMNS[table]
     # xxhash64 skips nulls, so rows that differ only in where a null is would collide.
     there = F.concat(*[F.when(F.col(name).isNull(), "n").otherwise("v") for name in names])
-    more = [F.map_entries("headers")] if table == MESSAGES else []
+    # A max_attempts that is null must not count: digests of earlier lakes do not have the column.
+    more = [F.map_entries("headers"), F.col("max_attempts")] if table == MESSAGES else []
     return F.xxhash64(there, *[F.col(name) for name in names], *more)
 
 

@@ -22,7 +22,7 @@ from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.reader import ARROW_SCHEMAS, PARTITIONS
 
 with importing("delta", "deltalake"):
-    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, RemoveAction
 
@@ -57,7 +57,7 @@ def sync(archiver: Archiver) -> None:
 def _sync_table(uri: str, table: Table, files: dict[str, File], number: int, now: int) -> None:
     schema, partitions = ARROW_SCHEMAS[table], list(PARTITIONS[table])
     if DeltaTable.is_deltatable(uri):
-        delta = DeltaTable(uri)
+        delta = _with_columns(DeltaTable(uri), schema)
     else:
         delta = DeltaTable.create(uri, schema, partition_by=partitions, name=table)
     known = set(pa.table(delta.get_add_actions()).column("path").to_pylist())
@@ -78,6 +78,15 @@ def _sync_table(uri: str, table: Table, files: dict[str, File], number: int, now
             partitions,
             commit_properties=CommitProperties(app_transactions=[Transaction(APP, number)]),
         )
+
+
+def _with_columns(delta: DeltaTable, schema: pa.Schema) -> DeltaTable:
+    """Add the columns that an earlier version did not have."""
+    known = {field.name for field in delta.schema().fields}
+    missing = [field for field in schema if field.name not in known]
+    if missing:
+        delta.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+    return delta
 
 
 def _below(file: File) -> str:

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import first_wrong
@@ -22,10 +22,12 @@ from penstock.model.columns import LogColumns
 from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.log import Log
-from penstock.storage.keyvalue.metadata import HEAD_FORMAT, VERSION, decode_tail
+from penstock.storage.keyvalue.metadata import HEAD_FORMAT, VERSION, decode_tail, max_attempts_of
 from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["read_columns", "read_payloads"]
+
+T = TypeVar("T")
 
 _COUNT: Final = struct.Struct("<H")
 #: An element: messageID, metadata length, the metadata's head, its tail and its checksum.
@@ -229,7 +231,9 @@ def _columns(body: bytes, count: int) -> _Columns:
 
 
 def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
-    topics, partition_keys, keys, content_types, headers = _tails(columns.flags, columns.tail)
+    topics, partition_keys, keys, content_types, headers, attempts = _tails(
+        columns.flags, columns.tail
+    )
     return LogColumns(
         next_offset=next_offset,
         offset=columns.offset,
@@ -247,19 +251,24 @@ def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
         key=_unless_empty(keys),
         content_type=_unless_empty(content_types),
         headers=headers if any(headers) else None,
+        max_attempts=_unless_empty(attempts),
     )
 
 
 def _tails(flags: Sequence[int], tails: Sequence[bytes]) -> list[Sequence[Any]]:
-    """Topics, partition keys, keys, content types and headers."""
+    """Topics, partition keys, keys, content types, headers and limits of attempts."""
     if _are_all(flags, flags[0]) and tails.count(tails[0]) == len(tails):
-        return [[value] * len(tails) for value in decode_tail(tails[0], 0, flags[0])]
+        return [[value] * len(tails) for value in _decoded(flags[0], tails[0])]
     pairs = list(zip(flags, tails, strict=True))
-    decoded = {pair: decode_tail(pair[1], 0, pair[0]) for pair in set(pairs)}
+    decoded = {pair: _decoded(*pair) for pair in set(pairs)}
     return list(zip(*map(decoded.__getitem__, pairs), strict=True))
 
 
-def _unless_empty(column: Sequence[str | None]) -> Sequence[str | None] | None:
+def _decoded(flags: int, tail: bytes) -> tuple[Any, ...]:
+    return *decode_tail(tail, 0, flags), max_attempts_of(tail, len(tail), flags)
+
+
+def _unless_empty(column: Sequence[T]) -> Sequence[T] | None:
     return None if column.count(None) == len(column) else column
 
 

@@ -165,8 +165,7 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
         key,
         content_type,
         headers,
-        # The last two bytes before the checksum.
-        _U16.unpack_from(encoded, len(encoded) - 6)[0] if flags & _HAS_MAX_ATTEMPTS else None,
+        max_attempts_of(encoded, len(encoded) - _SUM.size, flags),
     )
 
 
@@ -183,6 +182,14 @@ def decode_tail(encoded: bytes, position: int, flags: int) -> Tail:
     (count,) = _U16.unpack_from(encoded, position)
     headers = _decode_headers(encoded, position + 2, count) if count else NO_HEADERS
     return topic, partition_key, key, content_type, headers
+
+
+def max_attempts_of(encoded: bytes, end: int, flags: int) -> int | None:
+    """The last two bytes of the tail, which ends at ``end``, if the message has its own limit."""
+    if not flags & _HAS_MAX_ATTEMPTS:
+        return None
+    found: int = _U16.unpack_from(encoded, end - 2)[0]
+    return found
 
 
 def expires_at_of(encoded: bytes) -> int | None:

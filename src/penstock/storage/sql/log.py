@@ -215,6 +215,9 @@ def _columns(found: Sequence[tuple[Segment, range]], start: Offset) -> LogColumn
         headers=[entry_metadata.headers or NO_HEADERS for entry_metadata in metadata]
         if any(entry_metadata.headers for entry_metadata in metadata)
         else None,
+        max_attempts=[entry_metadata.max_attempts for entry_metadata in metadata]
+        if any(entry_metadata.max_attempts for entry_metadata in metadata)
+        else None,
     )
 
 

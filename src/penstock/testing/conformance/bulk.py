@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from penstock.errors import UnknownQueue
-from penstock.model.message import MessageId, Offset
+from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.states import Transition
 from penstock.testing.bulk import messages_of, payloads_of
 from penstock.testing.conformance.harness import (
@@ -42,12 +42,14 @@ class TestColumns(Conformance):
             msg(b"1", key="k", partition_key="p", content_type="text/plain", priority=9),
             msg(b"", deliver_at=now + 10, expires_at=now + 99),
             msg(b"h", text="ä", number=-1, real=0.5, truth=True),
+            NewMessage(b"limit", {"n": 1}, max_attempts=3),
+            NewMessage(b"most", max_attempts=65_535),
             b"plain",
         )
         await store.publish(msg(b"newer", key="k"))
         await store.publish(b"other", topic="another.topic")
         page = await store.engine.read_log(TENANT, Offset(0), 100, payloads=True)
-        assert len(page.entries) == 11
+        assert len(page.entries) == 13
         columns = await store.engine.read_log_columns(TENANT, Offset(0), 100)
         assert messages_of(columns) == [entry.message for entry in page.entries]
         assert await payloads_of(store.engine, TENANT, columns) == [

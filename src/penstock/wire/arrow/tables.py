@@ -41,6 +41,7 @@ _METADATA: Final = (
     pa.field("expires_at", pa.int64()),
     pa.field("checksum", pa.int64()),
     *METADATA_SCHEMA,
+    pa.field("max_attempts", pa.int32()),
 )
 #: The log as a table; ``payload`` is null if it was not requested.
 LOG_SCHEMA: Final = pa.schema([*_METADATA, _PAYLOAD])

@@ -147,7 +147,12 @@ async def fill(engine: Engine, clock: FakeClock) -> None:
 async def _publish(engine: Engine, clock: FakeClock) -> None:
     now = clock.now()
     full = NewMessage(
-        bytes(range(256)), HEADERS, content_type="text/plain; é", partition_key=ODD, priority=9
+        bytes(range(256)),
+        HEADERS,
+        content_type="text/plain; é",
+        partition_key=ODD,
+        priority=9,
+        max_attempts=65_535,
     )
     await engine.publish(
         TENANT,
@@ -219,6 +224,7 @@ async def messages_by_verbs(engine: Engine, tenant: str) -> list[dict[str, Any]]
                     for name in (
                         *("topic", "priority", "published_at", "deliver_at", "expires_at"),
                         *("key", "partition_key", "content_type", "headers", "size"),
+                        "max_attempts",
                     )
                 },
                 "payload": one.payload,

@@ -189,7 +189,8 @@ SELECT
     IF(JSON_TYPE(entry.headers) = 'OBJECT', entry.headers, JSON_OBJECT()) AS headers,
     entry.size,
     SUBSTRING(log.payloads, entry.start + 1, entry.size) AS payload,
-    log.segment
+    log.segment,
+    entry.max_attempts
 FROM penstock_log AS log
 JOIN penstock_tenant AS tenant ON tenant.number = log.tenant
 CROSS JOIN JSON_TABLE(
@@ -207,7 +208,8 @@ CROSS JOIN JSON_TABLE(
         content_type VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PATH '$[9]',
         headers JSON PATH '$[10]',
         id BIGINT PATH '$[11]',
-        published_at BIGINT PATH '$[12]'
+        published_at BIGINT PATH '$[12]',
+        max_attempts INT PATH '$[13]'
     )
 ) AS entry
 LEFT JOIN penstock_newest AS newest

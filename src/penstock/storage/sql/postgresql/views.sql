@@ -152,7 +152,8 @@ SELECT
     CASE jsonb_typeof(head -> 9) WHEN 'object' THEN head -> 9 ELSE '{}' END AS headers,
     entry.size,
     substring(log.payloads FROM entry.start + 1 FOR entry.size) AS payload,
-    log.segment
+    log.segment,
+    (head ->> 12)::integer AS max_attempts
 FROM penstock_log AS log
 JOIN penstock_tenant AS tenant ON tenant.number = log.tenant
 CROSS JOIN LATERAL (
