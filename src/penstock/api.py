@@ -28,6 +28,7 @@ from penstock.model.delivery import (
     ReplaySource,
     Result,
     RouteReply,
+    SettleAndClaimReply,
     Settlement,
     SettleReply,
     SweepReply,
@@ -235,6 +236,23 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
+        ...
+
+    async def settle_and_claim(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        *,
+        publish: Sequence[Outgoing] = (),
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
+    ) -> SettleAndClaimReply:
+        """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
+
+        The outcomes come with the deliveries, so they wait for up to ``wait_ms`` too.
+        """
         ...
 
     async def ack(self, delivery: Delivery, result: object = None) -> Outcome:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
-from penstock.broker.claim import Claiming
 from penstock.broker.own_entries import OwnEntries
 from penstock.broker.read_verbs import Reading
 from penstock.broker.replay import Replaying
 from penstock.broker.runs import Runs
 from penstock.broker.scope import BrokerOptions
-from penstock.broker.settle import Settling
+from penstock.broker.settle_and_claim import SettlingAndClaiming
 from penstock.broker.waiting import Waiting
 from penstock.broker.webhooks import Webhooks
 from penstock.broker.writes import Writes
@@ -53,7 +52,9 @@ class Background(Protocol):
         ...
 
 
-class Broker(Webhooks, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming):
+class Broker(
+    Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming
+):
     """The verbs, for one tenant."""
 
     def __init__(

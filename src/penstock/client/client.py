@@ -12,11 +12,10 @@ import asyncio
 from collections.abc import Generator
 from typing import Final, Self
 
-from penstock.client.claim import Claiming
 from penstock.client.read_verbs import Reading
 from penstock.client.replay import Replaying
 from penstock.client.runs import Runs
-from penstock.client.settle import Settling
+from penstock.client.settle_and_claim import SettlingAndClaiming
 from penstock.client.webhooks import Webhooks
 from penstock.client.writes import Writes
 from penstock.consume.consuming import Consuming
@@ -27,7 +26,7 @@ __all__ = ["Client"]
 DRAIN_MS: Final = 5_000
 
 
-class Client(Webhooks, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
+class Client(Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, Consuming):
     """The verbs, over HTTP."""
 
     @property

@@ -39,11 +39,11 @@ from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_nam
 from penstock.model.message import Outgoing
 from penstock.model.settling_exceptions import SettlingException
 from penstock.tracing import traced_messages, traced_settle
-from penstock.wire.bodies import SettleBody
+from penstock.wire.bodies import ClaimBody, SettleBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 from penstock.wire.problems import read_problem, to_error
 
-__all__ = ["Settling"]
+__all__ = ["Settling", "check_outcomes"]
 
 _REPLY: Final = msgspec.msgpack.Decoder(SettleReply)
 #: What a settlement adds to a request besides its result or error, approximately.
@@ -89,24 +89,35 @@ class Settling(Publishing, SingleSettlements):
         settlements: Sequence[Settlement | SettlingException],
         publish: Sequence[Outgoing],
     ) -> SettleReply:
+        answer = await self._send_settlements(queue, settlements, publish, None)
+        reply = _read(answer)
+        check_outcomes(reply.outcomes, settlements)
+        # The caller called once; hide the client's own retries.
+        return replace(reply, repeated=False) if answer.repeated and reply.repeated else reply
+
+    async def _send_settlements(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        publish: Sequence[Outgoing],
+        claim: ClaimBody | None,
+    ) -> Answer:
+        wait_ms = 0 if claim is None else claim.wait_ms
         request = Request(
             "POST",
             self._target(f"/v1/queues/{queue}/settlements"),
-            _encode(settlements, publish),
+            _encode(settlements, publish, claim),
             MSGPACK,
             repeatable=not publish or any(type(item) is not Extend for item in settlements),
-            accepts=_CONFLICT,
+            accepts=_CONFLICT if claim is None else 0,
+            timeout_ms=wait_ms,
+            waits=wait_ms > 0,
         )
         try:
-            answer = await self._calls.call(request)
+            return await self._calls.call(request)
         except BadInput:
             _check(settlements, publish)
             raise
-        reply = _read(answer)
-        if len(reply.outcomes) != len(settlements):
-            raise BadReply(f"{len(reply.outcomes)} answers to {len(settlements)} settlements.")
-        # The caller called once; hide the client's own retries.
-        return replace(reply, repeated=False) if answer.repeated and reply.repeated else reply
 
     def _complete(self, publish: Sequence[Outgoing]) -> Sequence[Outgoing]:
         check_publishes(publish)
@@ -146,14 +157,22 @@ def _carried(settlement: Settlement) -> int:
     return len(carried) if isinstance(carried, bytes | str) else 0
 
 
+def check_outcomes(outcomes: Sequence[Outcome], settlements: Sequence[object]) -> None:
+    """Refuse a reply that does not answer every settlement."""
+    if len(outcomes) != len(settlements):
+        raise BadReply(f"{len(outcomes)} answers to {len(settlements)} settlements.")
+
+
 def _encode(
-    settlements: Sequence[Settlement | SettlingException], publish: Sequence[Outgoing]
+    settlements: Sequence[Settlement | SettlingException],
+    publish: Sequence[Outgoing],
+    claim: ClaimBody | None,
 ) -> bytes:
     # For mypy: tuples encode like lists, and copies are not worth it.
-    body = SettleBody(settlements, publish)  # type: ignore[arg-type]
+    body = SettleBody(settlements, publish, claim)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)
     except UNENCODABLE:
         checked = _check(settlements, publish)
         sendable = [Outgoing(item.topic, as_sendable(item.messages)) for item in publish]
-        return encoded(SettleBody(list(checked), sendable), lambda: None)
+        return encoded(SettleBody(list(checked), sendable, claim), lambda: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, NewType, TypeAlias
+from typing import Literal, NewType, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -37,6 +37,7 @@ __all__ = [
     "Result",
     "ResultStatus",
     "RouteReply",
+    "SettleAndClaimReply",
     "SettleReply",
     "Settlement",
     "Snapshot",
@@ -195,6 +196,24 @@ class SettleReply(Struct, frozen=True):
     durability: Durability
     repeated: bool = False
     """The same settle with publish was executed before: this is its first answer (P4)."""
+
+
+class SettleAndClaimReply(Struct, frozen=True):
+    """What a settle and the claim after it answered."""
+
+    deliveries: list[Delivery]
+    outcomes: tuple[Outcome, ...]
+    published: tuple[Published, ...]
+    durability: Durability
+    repeated: bool = False
+    """As in ``SettleReply``."""
+
+    @classmethod
+    def of(cls, settled: SettleReply, deliveries: list[Delivery]) -> Self:
+        """The reply to both."""
+        return cls(
+            deliveries, settled.outcomes, settled.published, settled.durability, settled.repeated
+        )
 
 
 class Attempt(Struct, frozen=True, gc=False):

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import MethodNotAllowed, PenstockError, Unauthenticated
-from penstock.model.delivery import LogPage, MessageDeliveries, Page
+from penstock.model.delivery import LogPage, MessageDeliveries, Page, SettleAndClaimReply
 from penstock.model.message import HeaderValue
 from penstock.server.budget import Hold
 from penstock.server.head import ends_connection
@@ -33,7 +33,13 @@ from penstock.storage.timeouts import Timeouts
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
 from penstock.wire.msgpack_cursor import array_header
-from penstock.wire.payloads import shown_claims, shown_log, shown_message, shown_page
+from penstock.wire.payloads import (
+    shown_claims,
+    shown_log,
+    shown_message,
+    shown_page,
+    shown_settle_and_claim,
+)
 from penstock.wire.problems import Problem, retry_after_s, to_problem
 
 __all__ = [
@@ -70,12 +76,18 @@ _FIELDS_BYTES: Final = PART_BYTES // _PIECE_ITEMS
 #: Values whose JSON has a special form for payloads.
 _SHOWN: Final[dict[type, Callable[[Any], object]]] = {
     ClaimReply: shown_claims,
+    SettleAndClaimReply: shown_settle_and_claim,
     Page: shown_page,
     LogPage: shown_log,
     MessageDeliveries: shown_message,
 }
 #: Values that may contain many payloads, and their first field, a list.
-_LISTS: Final[dict[type, str]] = {ClaimReply: "deliveries", Page: "items", LogPage: "entries"}
+_LISTS: Final[dict[type, str]] = {
+    ClaimReply: "deliveries",
+    SettleAndClaimReply: "deliveries",
+    Page: "items",
+    LogPage: "entries",
+}
 
 
 class Unread(Exception):

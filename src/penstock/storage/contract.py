@@ -309,6 +309,19 @@ class Engine(BulkReading, Documents, ABC):
         extensions, returns the first reply, marked ``repeated`` (P4).
         """
 
+    async def settle_and_claim(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+    ) -> tuple[SettleReply, list[Delivery]]:
+        """Settle, then claim from the same queue. An engine may do both in one commit."""
+        settled = await self.settle(tenant, queue, settlements)
+        return settled, await self.claim(tenant, queue, consumer, limit, lease_ms)
+
     @abstractmethod
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         """Catch up: route up to ``limit`` log entries from the cursor, advancing it (R1).

@@ -27,6 +27,7 @@ from penstock.model.delivery import (
     ReplaySource,
     Result,
     RouteReply,
+    SettleAndClaimReply,
     Settlement,
     SettleReply,
     SweepReply,
@@ -265,6 +266,32 @@ class SyncVerbs(BlockingVerbs):
     ) -> SettleReply:
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         return self._run(self._verbs.settle, queue, settlements, publish=publish)
+
+    def settle_and_claim(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        *,
+        publish: Sequence[Outgoing] = (),
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
+    ) -> SettleAndClaimReply:
+        """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
+
+        The outcomes come with the deliveries, so they wait for up to ``wait_ms`` too.
+        """
+        return self._run(
+            self._verbs.settle_and_claim,
+            queue,
+            settlements,
+            publish=publish,
+            limit=limit,
+            consumer=consumer,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+        )
 
     def ack(self, delivery: Delivery, result: object = None) -> Outcome:
         """Mark as done; ``result`` is stored like a payload.

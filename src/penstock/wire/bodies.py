@@ -95,10 +95,11 @@ class ClaimReply(Struct, frozen=True):
 
 
 class SettleBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settlements, and the messages published in the same commit."""
+    """Settlements, the messages published in the same commit, and the claim after them."""
 
     settlements: list[Settlement]
     publish: list[Outgoing] = []
+    claim: ClaimBody | None = None
 
 
 class ReplayBody(Struct, frozen=True, forbid_unknown_fields=True):

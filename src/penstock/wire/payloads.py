@@ -20,7 +20,9 @@ from penstock.model.delivery import (
     LogEntry,
     LogPage,
     MessageDeliveries,
+    Outcome,
     Page,
+    SettleAndClaimReply,
     Settlement,
     Snapshot,
 )
@@ -32,9 +34,10 @@ from penstock.model.message import (
     Message,
     NewMessage,
     Offset,
+    Published,
 )
 from penstock.model.states import State
-from penstock.wire.bodies import ClaimReply
+from penstock.wire.bodies import ClaimBody, ClaimReply
 
 __all__ = [
     "JsonClaimReply",
@@ -47,6 +50,7 @@ __all__ = [
     "JsonPage",
     "JsonPublishBody",
     "JsonSettleBody",
+    "JsonSettleReply",
     "JsonSnapshot",
     "Shown",
     "show",
@@ -55,6 +59,7 @@ __all__ = [
     "shown_log",
     "shown_message",
     "shown_page",
+    "shown_settle_and_claim",
     "to_new_message",
 ]
 
@@ -136,6 +141,7 @@ class JsonSettleBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     settlements: list[Settlement]
     publish: list[JsonOutgoing] = []
+    claim: ClaimBody | None = None
 
 
 def to_new_message(message: JsonMessage) -> NewMessage:
@@ -221,6 +227,27 @@ class JsonClaimReply(Struct, frozen=True):
 def shown_claims(reply: ClaimReply) -> JsonClaimReply:
     """The deliveries in JSON."""
     return JsonClaimReply([shown_delivery(delivery) for delivery in reply.deliveries])
+
+
+class JsonSettleReply(Struct, frozen=True, kw_only=True):
+    """Outcomes in JSON, and the deliveries that were claimed after the settle, if it asked."""
+
+    deliveries: list[JsonDelivery] | UnsetType = UNSET
+    outcomes: tuple[Outcome, ...]
+    published: tuple[Published, ...]
+    durability: Durability
+    repeated: bool = False
+
+
+def shown_settle_and_claim(reply: SettleAndClaimReply) -> JsonSettleReply:
+    """The outcomes and the deliveries in JSON."""
+    return JsonSettleReply(
+        deliveries=[shown_delivery(delivery) for delivery in reply.deliveries],
+        outcomes=reply.outcomes,
+        published=reply.published,
+        durability=reply.durability,
+        repeated=reply.repeated,
+    )
 
 
 class JsonSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):

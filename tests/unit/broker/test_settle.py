@@ -471,3 +471,25 @@ async def test_settlements_that_change_while_the_store_is_busy(q: Broker) -> Non
         q.publish("orders", b"busy"), q.settle("orders", settlements), spoil()
     )
     assert [item.state for item in reply.outcomes] == [State.DONE]
+
+
+async def test_settle_and_claim_waits_for_the_next_delivery(q: Broker) -> None:
+    await q.publish("orders", b"1")
+    (first,) = await q.claim("orders")
+    calling = asyncio.ensure_future(
+        q.settle_and_claim("orders", [Ack(first.receipt)], wait_ms=20_000)
+    )
+    await asyncio.sleep(0.01)
+    await q.publish("orders", b"2")
+    reply = await calling
+    assert reply.outcomes[0].state is State.DONE
+    assert [delivery.payload for delivery in reply.deliveries] == [b"2"]
+
+
+async def test_settle_and_claim_keeps_the_throughput_limit(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=2)
+    await q.publish_batch("orders", [NewMessage(b"x")] * 5)
+    (first,) = await q.claim("orders")
+    reply = await q.settle_and_claim("orders", [Ack(first.receipt)], limit=5)
+    assert reply.outcomes[0].ok
+    assert len(reply.deliveries) == 1

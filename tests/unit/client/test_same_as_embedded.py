@@ -20,10 +20,11 @@ from penstock.api import QueueApi
 from penstock.broker import Broker
 from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PenstockError
-from penstock.model.delivery import Delivery, Reject, Settlement
+from penstock.model.delivery import Delivery, Receipt, Reject, Settlement
 from penstock.model.identity import StoreIdentity
 from penstock.model.queue import Backoff
 from penstock.model.runs import Run, RunValue
+from penstock.model.settling_exceptions import SettlingException
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.unit.client.conftest import QUICK, application, open_broker
@@ -110,6 +111,27 @@ async def editing_filters(q: QueueApi, clock: FakeClock) -> AsyncIterator[object
     yield await tried(q.complete_filter("am", 2, headers=["h"] * 1_001))
     yield await tried(q.complete_filter("am", 2, headers=[b"h"]))  # type: ignore[list-item]
     yield await q.complete_filter("am > 1", 2, headers=["amount"])
+
+
+async def settling_and_claiming(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
+    await q.create_queue("jobs", max_attempts=2)
+    await q.publish_batch("t", [NewMessage(str(number).encode()) for number in range(6)])
+    one, two = await q.claim("jobs", limit=2)
+    settlements: list[Settlement] = [Ack(one.receipt), Nack(two.receipt, "no", 50)]
+    reply = await q.settle_and_claim("jobs", settlements, limit=2)
+    yield reply
+    receipts = [delivery.receipt for delivery in reply.deliveries]
+    publish = [Outgoing("u", [NewMessage(b"next")])]
+    yield await q.settle_and_claim("jobs", [Ack(receipts[0])], publish=publish, consumer="me")
+    yield await q.settle_and_claim("jobs", [Ack(receipts[0])], publish=publish, limit=10)
+    yield await q.settle_and_claim("jobs", [Ack(Receipt("stale"))])
+    stale: list[Settlement | SettlingException] = [Ack(Receipt("stale"))]
+    yield await tried(q.settle_and_claim("nowhere", stale))
+    yield await tried(q.settle_and_claim("jobs", []))
+    yield await tried(q.settle_and_claim("jobs", stale, limit=0))
+    yield await tried(q.settle_and_claim("jobs", stale, lease_ms=0))
+    yield await tried(q.settle_and_claim("jobs", stale, wait_ms=-1))
+    yield await tried(q.settle_and_claim("jobs", stale, consumer="a b"))
 
 
 async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
@@ -465,6 +487,7 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
 PROGRAMS: list[Program] = [
     queues_and_topics,
     editing_filters,
+    settling_and_claiming,
     the_flow,
     looking_and_bulk,
     ordered,

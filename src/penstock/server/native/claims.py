@@ -16,7 +16,7 @@ from penstock.wire.bodies import ClaimBody, ClaimQueuesBody, ClaimReply
 from penstock.wire.codecs import JSON
 from penstock.wire.payloads import JsonClaimReply
 
-__all__ = ["ROUTES", "claim_within_bounds"]
+__all__ = ["ROUTES", "claim_within_bounds", "or_wait", "within_bounds"]
 
 #: Payload bytes per reply; deliveries beyond it are released, which counts as no attempt.
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
@@ -37,6 +37,13 @@ async def claim_queues(call: Call, query: Empty, body: ClaimQueuesBody) -> Claim
 async def _claim(call: Call, body: ClaimBody | ClaimQueuesBody) -> ClaimReply:
     check_wait(body.wait_ms)
     deliveries = await claim_within_bounds(call, body, 0)
+    return ClaimReply(await or_wait(call, body, deliveries))
+
+
+async def or_wait(
+    call: Call, body: ClaimBody | ClaimQueuesBody, deliveries: list[Delivery]
+) -> list[Delivery]:
+    """The deliveries; if there are none, wait for some as long as the body says."""
     if not deliveries and body.wait_ms:
         deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
         if call.has_left and deliveries:
@@ -46,7 +53,7 @@ async def _claim(call: Call, body: ClaimBody | ClaimQueuesBody) -> ClaimReply:
         call.end()
     if deliveries:
         call.service.metrics.claimed(len(deliveries))
-    return ClaimReply(deliveries)
+    return deliveries
 
 
 async def claim_within_bounds(
@@ -63,6 +70,11 @@ async def claim_within_bounds(
         lease_ms=body.lease_ms,
         wait_ms=wait_ms,
     )
+    return await within_bounds(call, deliveries)
+
+
+async def within_bounds(call: Call, deliveries: list[Delivery]) -> list[Delivery]:
+    """The deliveries that fit one reply, charged to the memory budget; the rest is released."""
     if len(deliveries) > 1:
         remaining = MAX_REPLY_BYTES
         for index, delivery in enumerate(deliveries):

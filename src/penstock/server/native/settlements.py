@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from penstock.broker.settle import MAX_PUBLISHES
+from penstock.broker.waiting import check_wait
 from penstock.errors import (
     BadInput,
+    Busy,
     QueueFull,
     SchemaViolation,
     StaleReceipt,
@@ -16,17 +19,31 @@ from penstock.errors import (
     TooManyQueues,
     UnknownQueue,
 )
-from penstock.model.delivery import Extend, Settlement, SettleReply, Verdict
+from penstock.model.delivery import (
+    Extend,
+    Outcome,
+    SettleAndClaimReply,
+    Settlement,
+    SettleReply,
+    Verdict,
+)
 from penstock.model.limits import MAX_BATCH
 from penstock.model.message import NewMessage, Outgoing
 from penstock.server.call import Call
 from penstock.server.decoding import Lists, format_of, item_bytes
+from penstock.server.native.claims import or_wait, within_bounds
 from penstock.server.replies import Plain, problem_reply
 from penstock.server.request_parsing import ConvertedBody
 from penstock.server.routing import Empty, Need, Route
-from penstock.wire.bodies import SettleBody
+from penstock.wire.bodies import ClaimBody, SettleBody
 from penstock.wire.codecs import JSON
-from penstock.wire.payloads import JsonMessage, JsonOutgoing, JsonSettleBody, to_new_message
+from penstock.wire.payloads import (
+    JsonMessage,
+    JsonOutgoing,
+    JsonSettleBody,
+    JsonSettleReply,
+    to_new_message,
+)
 from penstock.wire.problems import to_problem
 from penstock.wire.splitting import Bounds, Piece
 
@@ -63,7 +80,7 @@ class SettlementsBody(ConvertedBody[SettleBody, JsonSettleBody]):
 
         lists: Lists[Any] = self._json_lists if coded.is_json else self._lists
         found = await lists.decode(coded, body, bounds, nested={"publish": read})
-        return SettleBody(found.settlements, found.publish)
+        return SettleBody(found.settlements, found.publish, found.claim)
 
 
 def _from_json(body: JsonSettleBody) -> SettleBody:
@@ -73,25 +90,53 @@ def _from_json(body: JsonSettleBody) -> SettleBody:
             Outgoing(item.topic, [to_new_message(message) for message in item.messages])
             for item in body.publish
         ],
+        body.claim,
     )
 
 
-async def settle(call: Call, query: Empty, body: SettleBody) -> SettleReply | Plain:  # noqa: ARG001
-    """End claims; if none took effect, the whole call is refused."""
+async def settle(
+    call: Call,
+    query: Empty,  # noqa: ARG001
+    body: SettleBody,
+) -> SettleReply | SettleAndClaimReply | Plain:
+    """End claims; if none took effect and there is no claim, the whole call is refused."""
     for outgoing in body.publish:
         call.check("publish", outgoing.topic)
+    if body.claim is not None:
+        return await _settle_and_claim(call, body, body.claim)
     reply = await call.broker.settle(call.name, body.settlements, publish=body.publish)
-    if call.service.streams.held:
-        _give_credit(call, body, reply)
-    call.service.metrics.settled(body.settlements, reply.outcomes)
+    _count(call, body, reply.outcomes)
     if any(outcome.verdict is Verdict.OK for outcome in reply.outcomes):
         return reply
     return _nothing_settled(call, reply)
 
 
-def _give_credit(call: Call, body: SettleBody, reply: SettleReply) -> None:
+async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> SettleAndClaimReply:
+    check_wait(asked.wait_ms)
+    call.hold.check()
+    reply = await call.broker.settle_and_claim(
+        call.name,
+        body.settlements,
+        publish=body.publish,
+        limit=asked.limit,
+        consumer=asked.consumer,
+        lease_ms=asked.lease_ms,
+    )
+    _count(call, body, reply.outcomes)
+    deliveries = await within_bounds(call, reply.deliveries)
+    return replace(reply, deliveries=await or_wait(call, asked, deliveries))
+
+
+def _count(call: Call, body: SettleBody, outcomes: Sequence[Outcome]) -> None:
+    """Count the outcomes, and free the credit of streams."""
+    if call.service.streams.held:
+        _give_credit(call, body, outcomes)
+    call.service.metrics.settled(body.settlements, outcomes)
+
+
+def _give_credit(call: Call, body: SettleBody, outcomes: Sequence[Outcome]) -> None:
     streams = call.service.streams
-    for settlement, outcome in zip(body.settlements, reply.outcomes, strict=True):
+    for settlement, outcome in zip(body.settlements, outcomes, strict=True):
         if outcome.verdict is Verdict.OK:
             held = (call.broker.tenant, call.name, settlement.receipt)
             if type(settlement) is Extend:
@@ -111,14 +156,15 @@ ROUTES: Final = (
         method="POST",
         path="/v1/queues/{queue}/settlements",
         verb="settle",
-        summary="Ack, nack, reject, release or extend claims, and publish with them",
+        summary="Ack, nack, reject, release or extend claims, publish with them, then claim",
         need=Need("consume", "queue"),
         handler=settle,
         query=Empty,
         body=SettlementsBody(),
-        replies=((JSON, SettleReply),),
+        replies=((JSON, JsonSettleReply),),
         errors=(
             BadInput,
+            Busy,
             UnknownQueue,
             StaleReceipt,
             TooLarge,

@@ -351,20 +351,13 @@ class KeyValueEngine(
         owner = self._core.tenant(tenant)
         if not publish:
             outcomes: list[Outcome] = []
-            state, jitter = owner.queue(queue), self._core.options.jitter
+            state = owner.queue(queue)
             if len(settlements) <= self._core.step_size:
-                try:
-                    settle_some(state, settlements, now, jitter, outcomes)
-                except Exception as error:
-                    raise self._broken(error) from error
-                finally:
-                    if self._core.stage.ended:
-                        await self._append_copies()
+                await self._settle_some(state, settlements, now, outcomes)
             else:
                 # A copy: the caller may change its list.
-                settling = settle(
-                    state, tuple(settlements), now, jitter, self._core.step_size, outcomes
-                )
+                jitter, step_size = self._core.options.jitter, self._core.step_size
+                settling = settle(state, tuple(settlements), now, jitter, step_size, outcomes)
                 steps = self._then_copies(settling)
                 if not self._begin_change(steps):
                     await self._finish_change(steps)
@@ -382,6 +375,43 @@ class KeyValueEngine(
                 self._begin()
                 await self._settle_and_publish(call, owner.queue(queue), publish, ahead)
         return replace(call.reply, durability=await self._committer.commit())
+
+    async def _settle_some(
+        self, queue: Queue, settlements: Sequence[Settlement], now: int, outcomes: list[Outcome]
+    ) -> None:
+        """Settle in one step, without a commit."""
+        try:
+            settle_some(queue, settlements, now, self._core.options.jitter, outcomes)
+        except Exception as error:
+            raise self._broken(error) from error
+        finally:
+            if self._core.stage.ended:
+                await self._append_copies()
+
+    async def settle_and_claim(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+    ) -> tuple[SettleReply, list[Delivery]]:
+        if self._changes.under_way or len(settlements) > self._core.step_size:
+            return await super().settle_and_claim(
+                tenant, queue, settlements, consumer, limit, lease_ms
+            )
+        now = self._begin()
+        outcomes: list[Outcome] = []
+        await self._settle_some(self._core.tenant(tenant).queue(queue), settlements, now, outcomes)
+        # The claim joins this commit, unless it must wait before it begins.
+        committed = self._committer.commit()
+        try:
+            deliveries = await self.claim(tenant, queue, consumer, limit, lease_ms)
+        except BaseException:
+            committed.cancel()
+            raise
+        return SettleReply(tuple(outcomes), (), await committed), deliveries
 
     async def _settle_and_publish(
         self,

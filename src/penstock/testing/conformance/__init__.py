@@ -140,6 +140,7 @@ from penstock.testing.conformance.selector import (
     TestSelectorScan,
 )
 from penstock.testing.conformance.settle import TestAck, TestExtend, TestNack, TestRelease
+from penstock.testing.conformance.settle_and_claim import TestSettleAndClaim
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
 from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
@@ -229,6 +230,7 @@ __all__ = [
     "TestSelector",
     "TestSelectorOfPartitions",
     "TestSelectorScan",
+    "TestSettleAndClaim",
     "TestSettleAndPublish",
     "TestSplits",
     "TestStaleReceipts",

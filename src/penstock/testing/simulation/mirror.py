@@ -19,13 +19,15 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
 from penstock.errors import PenstockError, StoreError
 from penstock.model.delivery import Delivery, Receipt, SettleReply
 from penstock.model.message import Offset
+from penstock.storage.abandoned_claims import AbandonedClaims
+from penstock.storage.contract import Engine
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.listener import Listener
 from penstock.testing.comparing import Plain, Side, difference
@@ -70,9 +72,13 @@ class Mirror:
         self._comparison = comparison
         self._oracle = comparison.oracle
         self._receipts = comparison.receipts
+        # The engine itself releases what a cancelled claim granted; the oracle must do the same.
+        self._abandoned = engine._abandoned = _Releases(cast(Engine, self))
         self._alone = asyncio.Lock()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "settle_and_claim":
+            return self._settle_and_claim
         if name in _COMPARED:
             return lambda *args, **kwargs: self._verb(name, args, kwargs)
         if name in _BULK:
@@ -104,7 +110,7 @@ class Mirror:
             raise begun.error  # Closed: nothing was done.
         if name == "archived":
             args = (*args[:2], _at_once(self._oracle.identity(args[0])))
-        if name == "settle":
+        if name in ("settle", "settle_and_claim"):
             args = (*args[:2], [self._translated(item) for item in args[2]], *args[3:])
         expected = _at_once(getattr(self._oracle, name)(*args, **kwargs))
         try:
@@ -114,17 +120,38 @@ class Mirror:
         except PenstockError as error:
             self._compare(name, args, expected, type(error).__name__)
             raise
+        except asyncio.CancelledError:
+            granted = expected[1] if name == "settle_and_claim" else expected
+            if name in ("claim", "settle_and_claim") and isinstance(granted, list):
+                self._pair(granted, self._abandoned.last)
+            raise
         self._answered(name, args, expected, found)
         return found
 
+    async def _settle_and_claim(self, *args: Any) -> Any:
+        if len(args[2]) <= self._engine._core.step_size:
+            return await self._verb("settle_and_claim", args, {})
+        # The engine makes two calls of it, and other verbs may run between them.
+        return await self._verb("settle", args[:3], {}), await self._verb(
+            "claim", (*args[:2], *args[3:]), {}
+        )
+
     def _answered(self, name: str, args: Any, expected: Any, found: Any) -> None:
+        if name == "settle_and_claim" and isinstance(expected, tuple):
+            for verb, theirs, ours in zip(("settle", "claim"), expected, found, strict=True):
+                self._answered(verb, args, theirs, ours)
+            return
         if name == "claim" and isinstance(expected, list):
             self._compare(name, args, _without_receipts(expected), _without_receipts(found))
-            for theirs, ours in zip(expected, found, strict=False):
-                self._receipts[ours.receipt] = theirs.receipt
+            self._pair(expected, found)
             return
         offsets = self._offsets(args[0])
         self._compare(name, args, _plain(expected, offsets), _plain(found, offsets))
+
+    def _pair(self, expected: Sequence[Delivery], found: Sequence[Delivery]) -> None:
+        """Remember which receipts belong together."""
+        for theirs, ours in zip(expected, found, strict=False):
+            self._receipts[ours.receipt] = theirs.receipt
 
     def _align_cursor(self, tenant: str, queue: str) -> None:
         """Move the oracle's cursor to the engine's if no log entry is between the two."""
@@ -203,6 +230,17 @@ class Mirror:
         where = difference(expected, found)
         if where is not None and self._comparison.is_sound:
             self._comparison.differences.append(f"{name}{args!r} differs from the oracle: {where}")
+
+
+class _Releases(AbandonedClaims):
+    """Releases that the oracle sees too."""
+
+    #: What the last cancelled claim was granted.
+    last: Sequence[Delivery] = ()
+
+    def release(self, tenant: str, queue: str, deliveries: Sequence[Delivery]) -> None:
+        self.last = deliveries
+        super().release(tenant, queue, deliveries)
 
 
 class _Begun:

@@ -155,3 +155,18 @@ async def test_a_specification_without_its_facts() -> None:
     store.write({QueueKeys("t", "q").spec: encode_spec(QueuePolicy(), {})}, [], sync=True)
     with pytest.raises(StoreCorrupt):
         await _open(store)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_a_settle_and_the_claim_after_it_are_one_commit(count: int) -> None:
+    engine = await _open(MemoryAdapter())
+    await engine.put_queue("t", "q", QueuePolicy(), Start())
+    await engine.publish("t", "topic", [NewMessage(b"x")] * 2 * count)
+    first = await engine.claim("t", "q", "c", count, None)
+    before = engine._committer.completed
+    acks = [Ack(delivery.receipt) for delivery in first]
+    settled, claimed = await engine.settle_and_claim("t", "q", acks, "c", count, None)
+    assert engine._committer.completed == before + 1
+    assert all(outcome.ok for outcome in settled.outcomes)
+    assert len(claimed) == count
+    await engine.close()
