@@ -24,14 +24,12 @@ Rules that all verbs share
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-
-from msgspec import Struct
 
 from penstock.errors import BadInput
 from penstock.filters import Filter, Selection
-from penstock.model.clock import Clock, SystemClock
+from penstock.model.clock import Clock
 from penstock.model.delivery import (
     CancelReply,
     Delivery,
@@ -49,7 +47,6 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.identity import StoreIdentity
-from penstock.model.limits import Limits
 from penstock.model.message import (
     Durability,
     Message,
@@ -64,6 +61,7 @@ from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicP
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
 from penstock.storage.document_verbs import Documents
+from penstock.storage.engine_options import Capabilities, EngineOptions
 from penstock.storage.listener import Listener
 from penstock.storage.randomness import (
     Jitter,
@@ -87,40 +85,6 @@ __all__ = [
     "random_bytes",
     "random_token",
 ]
-
-
-class EngineOptions(Struct, frozen=True, kw_only=True):
-    """How an engine is opened: injected dependencies and the operator's choices."""
-
-    clock: Clock = SystemClock()
-    jitter: Jitter = full_jitter
-    token: Callable[[], int] = random_token
-    """Returns numbers that are unique across all servers. Injected, like ``jitter``."""
-    random: RandomBytes = random_bytes
-    """For the identity of a new store."""
-    limits: Limits = Limits()
-    auto_create: bool = True
-    """A message that matches no queue creates one named after its topic, if the name is free."""
-    default_policy: QueuePolicy = QueuePolicy()
-    """Of queues that a publish creates, and of fields that a caller does not set. Its filter is not
-    used."""
-    archive: bool = False
-    """Retention waits for ``archived``: an entry goes only after its copy is verified (A1)."""
-
-
-class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do, as data. Tests depend on a capability, never on an engine."""
-
-    engine: str
-    durability: Durability
-    """The strongest durability that a reply can promise."""
-    persistent: bool
-    """Closing and reopening the same URL opens the same store."""
-    multi_process: bool
-    """Several processes may have the store open at the same time."""
-    limits_throughput: bool = False
-    """``claim`` enforces a queue's ``throughput_limit`` across all processes, and ``next_due``
-    includes it. Otherwise the broker, which is then the only one, enforces it."""
 
 
 class Engine(BulkReading, Documents, ABC):

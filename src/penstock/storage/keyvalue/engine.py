@@ -11,23 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final, Self
+from typing import Self
 
 from msgspec.structs import replace
 
 from penstock.errors import BadName
-from penstock.filters import Filter, Selection, parse
+from penstock.filters import Selection, parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.delivery import (
-    Delivery,
-    Outcome,
     PurgeReply,
     ReplayReply,
     ReplaySource,
     RouteReply,
-    Settlement,
-    SettleReply,
 )
 from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import is_dead_letter
@@ -37,12 +32,11 @@ from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.assignment import Assignment
-from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import Assign
 from penstock.storage.keyvalue.cancel import CancelVerbs
-from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
+from penstock.storage.keyvalue.claim_verbs import ClaimVerbs
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
@@ -52,14 +46,11 @@ from penstock.storage.keyvalue.log import SEGMENT_ENTRIES
 from penstock.storage.keyvalue.log_retention import LogRetention
 from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.membership import MembershipVerbs
-from penstock.storage.keyvalue.publish import Plan
-from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.publish import Plan, owned
 from penstock.storage.keyvalue.read_verbs import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import StartCursor, route
-from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
-from penstock.storage.keyvalue.settle import settle, settle_some
-from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
+from penstock.storage.keyvalue.routed_ahead import is_quick, routed_ahead
 from penstock.storage.keyvalue.sweep import SweepVerbs
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
@@ -70,14 +61,10 @@ from penstock.storage.turns import SLICE_S
 
 __all__ = ["KeyValueEngine"]
 
-#: Payloads of claims that wait for their commit: beyond this, the next claims wait first. A server
-#: counts what it was given, and cannot count what is on the way.
-_UNANSWERED_BYTES: Final = 64 * 1024 * 1024
-_message_size: Final = attrgetter("message.size")
-
 
 class KeyValueEngine(
     ReadingVerbs,
+    ClaimVerbs,
     CancelVerbs,
     MembershipVerbs,
     TopicVerbs,
@@ -96,7 +83,6 @@ class KeyValueEngine(
         self._log_retention = LogRetention(core)
         self._sweeping = asyncio.Lock()
         self._closed = False
-        self._unanswered = 0
         self._abandoned = AbandonedClaims(self)
         adapter = core.adapter
         self.capabilities = Capabilities(
@@ -261,7 +247,7 @@ class KeyValueEngine(
         checked: CheckedBy = None,
     ) -> PublishReply:
         if self._changes.under_way:
-            messages = _owned(messages)
+            messages = owned(messages)
             await self._changes.over()
         now = self._begin()
         self._core.space.check(now)
@@ -284,145 +270,6 @@ class KeyValueEngine(
                     await self._finish_change(steps, plan)
         achieved = await self._committer.commit(sync=durability == "fsync")
         return PublishReply(plan.replies, achieved, plan.is_repeated)
-
-    async def claim(
-        self,
-        tenant: str,
-        queue: str,
-        consumer: str,
-        limit: int,
-        lease_ms: int | None,
-        where: Filter | None = None,
-    ) -> list[Delivery]:
-        if self._changes.under_way:
-            await self._changes.over()
-        now = self._begin()
-        while self._unanswered > _UNANSWERED_BYTES:
-            await self._committer.settled()
-            await asyncio.sleep(0)  # Those that were committed are answered.
-            await self._changes.over()
-            now = self._begin()
-        turn = 1
-        selector = None if where is None else ClaimSelector(where, self._turns.slice_s)
-        while True:
-            state = self._core.tenant(tenant).queue(queue)
-            last_turn = turn >= CLAIM_TURNS
-            try:
-                deliveries = claim(
-                    state, consumer, limit, lease_ms, now, last_turn=last_turn, selector=selector
-                )
-            except Exception as error:
-                raise self._broken(error) from error
-            finally:
-                if self._core.stage.ended:
-                    await self._append_copies()
-            if deliveries is not None:
-                break
-            turn += 1
-            # Committed, because the next turn would scan past every record that this one deleted.
-            await self._next_committed_slice(tenant)
-            now = self.clock.now()
-        size = sum(map(_message_size, deliveries))
-        self._unanswered += size
-        try:
-            if deliveries or self._core.stage.has_work:
-                await self._committer.commit()
-        except asyncio.CancelledError:
-            self._abandoned.release(tenant, queue, deliveries)
-            raise
-        finally:
-            self._unanswered -= size
-        return deliveries
-
-    async def settle(
-        self,
-        tenant: str,
-        queue: str,
-        settlements: Sequence[Settlement],
-        publish: Sequence[Outgoing] = (),
-        *,
-        checked: CheckedBy = None,
-    ) -> SettleReply:
-        if self._changes.under_way:
-            settlements = tuple(settlements)
-            publish = [Outgoing(item.topic, _owned(item.messages)) for item in publish]
-            await self._changes.over()
-        now = self._begin()
-        owner = self._core.tenant(tenant)
-        if not publish:
-            outcomes: list[Outcome] = []
-            state = owner.queue(queue)
-            if len(settlements) <= self._core.step_size:
-                await self._settle_some(state, settlements, now, outcomes)
-            else:
-                # A copy: the caller may change its list.
-                jitter, step_size = self._core.options.jitter, self._core.step_size
-                settling = settle(state, tuple(settlements), now, jitter, step_size, outcomes)
-                steps = self._then_copies(settling)
-                if not self._begin_change(steps):
-                    await self._finish_change(steps)
-            return SettleReply(tuple(outcomes), (), await self._committer.commit())
-        self._core.space.check(now)
-        call = SettleAndPublish(self._core, owner, settlements, now, checked)
-        most = self._core.inline_evaluations
-        if all(is_quick(owner, item.topic, len(item.messages), most) for item in publish):
-            await self._settle_and_publish(call, owner.queue(queue), publish, None)
-        else:
-            publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]
-            async with routed_ahead(
-                self.turns, self._changes, owner, publish, now, call.replaced
-            ) as ahead:
-                self._begin()
-                await self._settle_and_publish(call, owner.queue(queue), publish, ahead)
-        return replace(call.reply, durability=await self._committer.commit())
-
-    async def _settle_some(
-        self, queue: Queue, settlements: Sequence[Settlement], now: int, outcomes: list[Outcome]
-    ) -> None:
-        """Settle in one step, without a commit."""
-        try:
-            settle_some(queue, settlements, now, self._core.options.jitter, outcomes)
-        except Exception as error:
-            raise self._broken(error) from error
-        finally:
-            if self._core.stage.ended:
-                await self._append_copies()
-
-    async def settle_and_claim(
-        self,
-        tenant: str,
-        queue: str,
-        settlements: Sequence[Settlement],
-        consumer: str,
-        limit: int,
-        lease_ms: int | None,
-    ) -> tuple[SettleReply, list[Delivery]]:
-        if self._changes.under_way or len(settlements) > self._core.step_size:
-            return await super().settle_and_claim(
-                tenant, queue, settlements, consumer, limit, lease_ms
-            )
-        now = self._begin()
-        outcomes: list[Outcome] = []
-        await self._settle_some(self._core.tenant(tenant).queue(queue), settlements, now, outcomes)
-        # The claim joins this commit, unless it must wait before it begins.
-        committed = self._committer.commit()
-        try:
-            deliveries = await self.claim(tenant, queue, consumer, limit, lease_ms)
-        except BaseException:
-            committed.cancel()
-            raise
-        return SettleReply(tuple(outcomes), (), await committed), deliveries
-
-    async def _settle_and_publish(
-        self,
-        call: SettleAndPublish,
-        queue: Queue,
-        publish: Sequence[Outgoing],
-        ahead: RoutedAhead | None,
-    ) -> None:
-        steps = call.carry_out(queue, publish, ahead)
-        if not self._begin_change(steps, call):
-            await self._finish_change(steps, call)
 
     @changing
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
@@ -520,8 +367,3 @@ class KeyValueEngine(
             await self._next_committed_slice(tenant, work.queue)
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
-
-
-def _owned(messages: Sequence[NewMessage]) -> list[NewMessage]:
-    """A copy: the producer may change its list and headers while the publish waits."""
-    return [replace(new, headers=dict(new.headers)) if new.headers else new for new in messages]

@@ -45,7 +45,7 @@ from penstock.storage.keyvalue.waiting_keys import Replacement, WaitingKeys
 from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy, check_topics
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "owned"]
 
 #: The retry delay of QueueFull: consumers free space within a second rather than a minute.
 _RETRY_AFTER_MS: Final = 1000
@@ -486,3 +486,8 @@ def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[
 
 def _copied(headers: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
     return dict(headers) if headers else NO_HEADERS
+
+
+def owned(messages: Sequence[NewMessage]) -> list[NewMessage]:
+    """A copy: the producer may change its list and headers while the publish waits."""
+    return [replace(new, headers=dict(new.headers)) if new.headers else new for new in messages]

@@ -1,0 +1,55 @@
+"""How an engine is opened, and what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.limits import Limits
+from penstock.model.message import Durability
+from penstock.model.queue import QueuePolicy
+from penstock.storage.randomness import (
+    Jitter,
+    RandomBytes,
+    full_jitter,
+    random_bytes,
+    random_token,
+)
+
+__all__ = ["Capabilities", "EngineOptions"]
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """How an engine is opened: injected dependencies and the operator's choices."""
+
+    clock: Clock = SystemClock()
+    jitter: Jitter = full_jitter
+    token: Callable[[], int] = random_token
+    """Returns numbers that are unique across all servers. Injected, like ``jitter``."""
+    random: RandomBytes = random_bytes
+    """For the identity of a new store."""
+    limits: Limits = Limits()
+    auto_create: bool = True
+    """A message that matches no queue creates one named after its topic, if the name is free."""
+    default_policy: QueuePolicy = QueuePolicy()
+    """Of queues that a publish creates, and of fields that a caller does not set. Its filter is not
+    used."""
+    archive: bool = False
+    """Retention waits for ``archived``: an entry goes only after its copy is verified (A1)."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do, as data. Tests depend on a capability, never on an engine."""
+
+    engine: str
+    durability: Durability
+    """The strongest durability that a reply can promise."""
+    persistent: bool
+    """Closing and reopening the same URL opens the same store."""
+    multi_process: bool
+    """Several processes may have the store open at the same time."""
+    limits_throughput: bool = False
+    """``claim`` enforces a queue's ``throughput_limit`` across all processes, and ``next_due``
+    includes it. Otherwise the broker, which is then the only one, enforces it."""
