@@ -208,11 +208,13 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
 
         Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
-        ``fair`` gives every queue its turn.
+        ``fair`` gives every queue its turn. With ``where`` only deliveries that match this filter
+        are leased, of the first 1,000 that wait; the others stay as they are.
         """
         ...
 
@@ -224,6 +226,7 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> AsyncIterator[Lease]:
         """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
         ...

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim_queues import FairTurns, claim_round
-from penstock.broker.scope import BrokerOptions, Scope
+from penstock.broker.scope import BrokerOptions, Scope, to_where
 from penstock.broker.wait_lists import QueueWaitList
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import PenstockError
+from penstock.filters import Filter
 from penstock.model.bucket import Bucket
 from penstock.model.claim_queues import check_claim_order, check_claim_queues
 from penstock.model.delivery import ClaimOrder, Delivery, Ownership, Release
@@ -31,10 +32,19 @@ from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
 from penstock.tracing import traced_claim
 
-__all__ = ["Claiming", "Throttle", "check_claim", "check_lease", "check_wait"]
+__all__ = ["Claiming", "Throttle", "Wanted", "check_claim", "check_lease", "check_wait"]
 
 #: How long a queue's limit is cached. Another process may change it.
 _REMEMBER_MS: Final = 1_000
+
+
+class Wanted(NamedTuple):
+    """What a claim that waits asks of each of its queues."""
+
+    limit: int
+    consumer: str
+    lease_ms: int | None
+    where: Filter | None = None
 
 
 class Claiming(Scope):
@@ -57,12 +67,15 @@ class Claiming(Scope):
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
 
         Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
-        ``fair`` gives every queue its turn.
+        ``fair`` gives every queue its turn. With ``where`` only deliveries that match this filter
+        are leased, of the first 1,000 that wait; the others stay as they are.
         """
+        chosen = None if where is None else to_where(where)
         if order != "given":
             check_claim_order(order)
         if lease_ms is not None:
@@ -73,18 +86,25 @@ class Claiming(Scope):
             check_claim(limit, lease_ms)
             wait_ms = to_ms(wait_ms)
             check_wait(wait_ms)
-            return await self._claim_queues(names, order, limit, consumer, lease_ms, wait_ms)
+            wanted = Wanted(limit, consumer, lease_ms, chosen)
+            return await self._claim_queues(names, order, wanted, wait_ms)
         name = check_queue_name(queue)
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
         if type(wait_ms) is not int or wait_ms:
             wait_ms = to_ms(wait_ms)
             check_wait(wait_ms)
-            return await self._claim_waiting(name, limit, consumer, lease_ms, wait_ms)
-        return await self._claim_now(name, limit, consumer, lease_ms)
+            wanted = Wanted(limit, consumer, lease_ms, chosen)
+            return await self._claim_waiting(name, wanted, wait_ms)
+        return await self._claim_now(name, limit, consumer, lease_ms, chosen)
 
     async def _claim_now(
-        self, queue: str, limit: int, consumer: str, lease_ms: int | None
+        self,
+        queue: str,
+        limit: int,
+        consumer: str,
+        lease_ms: int | None,
+        where: Filter | None = None,
     ) -> list[Delivery]:
         """Claim without waiting, within the throughput limit."""
         throttle = await self._throttle(queue)
@@ -95,7 +115,7 @@ class Claiming(Scope):
             return []
         given = 0
         try:
-            deliveries = await self._claim(queue, consumer, allowed, lease_ms)
+            deliveries = await self._claim(queue, consumer, allowed, lease_ms, where)
             given = len(deliveries)
         finally:
             if not throttle.is_unlimited:
@@ -118,9 +138,7 @@ class Claiming(Scope):
         self,
         names: tuple[str, ...],
         order: ClaimOrder,
-        limit: int,
-        consumer: str,
-        lease_ms: int | None,
+        wanted: Wanted,
         wait_ms: int,
     ) -> list[Delivery]:
         for name in names:
@@ -129,26 +147,23 @@ class Claiming(Scope):
         granted: list[Delivery] = []
 
         async def claim_one(queue: str, most: int) -> list[Delivery]:
-            found = await self._claim_now(queue, most, consumer, lease_ms)
+            found = await self._claim_now(
+                queue, most, wanted.consumer, wanted.lease_ms, wanted.where
+            )
             granted.extend(found)
             return found
 
         try:
-            found = await claim_round(queues, limit, order, claim_one)
+            found = await claim_round(queues, wanted.limit, order, claim_one)
         except asyncio.CancelledError:
             self._waiting.finish(self._release(granted))
             raise
         if found or not wait_ms:
             return found
-        return await self._wait_for_any(queues, limit, consumer, lease_ms, wait_ms)
+        return await self._wait_for_any(queues, wanted, wait_ms)
 
     async def _wait_for_any(
-        self,
-        queues: Sequence[str],
-        limit: int,
-        consumer: str,
-        lease_ms: int | None,
-        wait_ms: int,
+        self, queues: Sequence[str], wanted: Wanted, wait_ms: int
     ) -> list[Delivery]:
         """Wait in the lines of all queues until one grants something; they claim one at a time."""
         deadline = self._clock.now() + wait_ms
@@ -156,17 +171,17 @@ class Claiming(Scope):
         granted: list[Delivery] = []
 
         async def wait_in_line(queue: str) -> None:
-            with self._waiting.for_deliveries(self.tenant, queue) as place:
+            with self._waiting.for_deliveries(self.tenant, queue, wanted.where) as place:
                 line = place.line
 
                 async def look() -> bool:
                     async with claiming:
                         if not granted:
-                            granted.extend(await self._look(line, queue, limit, consumer, lease_ms))
+                            granted.extend(await self._look(line, queue, wanted))
                         return bool(granted)
 
                 await place.first(look, deadline)
-                if len(granted) == limit and granted[0].queue == queue and not line.quiet:
+                if len(granted) == wanted.limit and granted[0].queue == queue and not line.quiet:
                     line.wake(2)  # As in ``_claim_waiting``.
 
         waits = [asyncio.ensure_future(wait_in_line(queue)) for queue in queues]
@@ -190,36 +205,33 @@ class Claiming(Scope):
 
     # -- waiting -----------------------------------------------------------------------
 
-    async def _claim_waiting(
-        self, queue: str, limit: int, consumer: str, lease_ms: int | None, wait_ms: int
-    ) -> list[Delivery]:
-        with self._waiting.for_deliveries(self.tenant, queue) as place:
+    async def _claim_waiting(self, queue: str, wanted: Wanted, wait_ms: int) -> list[Delivery]:
+        with self._waiting.for_deliveries(self.tenant, queue, wanted.where) as place:
             line = place.line
             deliveries = await place.first(
-                lambda: self._look(line, queue, limit, consumer, lease_ms),
-                self._clock.now() + wait_ms,
+                lambda: self._look(line, queue, wanted), self._clock.now() + wait_ms
             )
-            if len(deliveries) == limit and not line.quiet:
+            if len(deliveries) == wanted.limit and not line.quiet:
                 # There may be many more: wake two waiters even if one is already polling, so that a
                 # hundred waiters are awake after a few commits and not after a hundred.
                 line.wake(2)
             return deliveries
 
-    async def _look(
-        self, line: QueueWaitList, queue: str, limit: int, consumer: str, lease_ms: int | None
-    ) -> list[Delivery]:
+    async def _look(self, line: QueueWaitList, queue: str, wanted: Wanted) -> list[Delivery]:
         """Claim once for a waiter; without a token, set the line's alarm for the next one."""
         throttle = await self._throttle(queue)
         line.order(throttle.ordered)
         line.hold(throttle)
         now = self._clock.now()
-        allowed = throttle.take(limit, now)
+        allowed = throttle.take(wanted.limit, now)
         if not allowed:
             line.rest_until(throttle.next_at(now) or now)
             return []
         given = 0
         try:
-            deliveries = await self._claim(queue, consumer, allowed, lease_ms)
+            deliveries = await self._claim(
+                queue, wanted.consumer, allowed, wanted.lease_ms, wanted.where
+            )
             given = len(deliveries)
         finally:
             if not throttle.is_unlimited:
@@ -227,14 +239,14 @@ class Claiming(Scope):
         return deliveries
 
     async def _claim(
-        self, queue: str, consumer: str, limit: int, lease_ms: int | None
+        self, queue: str, consumer: str, limit: int, lease_ms: int | None, where: Filter | None
     ) -> list[Delivery]:
         """Claim within the tenant's share of the store."""
         shares = self._engine.shares
         if not shares.enter(self.tenant, limit):
             await shares.wait(self.tenant, limit)
         try:
-            return await self._engine.claim(self.tenant, queue, consumer, limit, lease_ms)
+            return await self._engine.claim(self.tenant, queue, consumer, limit, lease_ms, where)
         finally:
             shares.leave(self.tenant, limit)
 

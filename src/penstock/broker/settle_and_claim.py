@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.api import ANONYMOUS
-from penstock.broker.claim import Claiming, check_claim, check_wait
+from penstock.broker.claim import Claiming, Wanted, check_claim, check_wait
 from penstock.broker.scope import count_of
 from penstock.broker.settle import Settling, check_settlements
 from penstock.model.delivery import Delivery, SettleAndClaimReply, Settlement, SettleReply
@@ -49,7 +49,8 @@ class SettlingAndClaiming(Settling, Claiming):
                 queue, checked, limit, consumer, lease_ms
             )
         if not deliveries and wait_ms:
-            deliveries = await self._claim_waiting(queue, limit, consumer, lease_ms, wait_ms)
+            wanted = Wanted(limit, consumer, lease_ms)
+            deliveries = await self._claim_waiting(queue, wanted, wait_ms)
         return SettleAndClaimReply.of(settled, deliveries)
 
     async def _settle_and_claim(

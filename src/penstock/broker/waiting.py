@@ -15,8 +15,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TypeAlias
 
-from penstock.broker.wait_lists import QueueWaitList, ResultWaitList, Waiter
+from penstock.broker.wait_lists import (
+    QueueWaitList,
+    ResultWaitList,
+    SelectedWaitList,
+    Waiter,
+)
 from penstock.errors import StoreClosed
+from penstock.filters import Filter
 from penstock.model.clock import Clock
 from penstock.model.limits import DLQ_SUFFIX, MAX_WAIT_MS, check_whole
 from penstock.storage.contract import Engine
@@ -40,6 +46,8 @@ class Waiting(Listener):
         self._clock = clock
         self._listener = listener
         self._queues: dict[_Key, QueueWaitList] = {}
+        #: By queue and by the text of the selector.
+        self._selected: dict[_Key, dict[str, SelectedWaitList]] = {}
         self._results: dict[_Key, ResultWaitList] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -54,13 +62,35 @@ class Waiting(Listener):
 
     # -- joining a line ----------------------------------------------------------------
 
-    def for_deliveries(self, tenant: str, queue: str) -> Waiter[QueueWaitList]:
-        """A new waiter for deliveries of the queue."""
+    def for_deliveries(
+        self, tenant: str, queue: str, where: Filter | None = None
+    ) -> Waiter[QueueWaitList]:
+        """A new waiter for deliveries of the queue, or for those that match a selector."""
         key = (tenant, queue)
+        if where is not None:
+            return self._for_selected(key, where.text)
         line = self._queues.get(key)
         if line is None:
             line = self._queues[key] = QueueWaitList(self._clock, self._engine, tenant, queue)
         return Waiter(line, self.check, lambda: self._queues.pop(key))
+
+    def _for_selected(self, key: _Key, text: str) -> Waiter[QueueWaitList]:
+        lines = self._selected.setdefault(key, {})
+        line = lines.get(text)
+        if line is None:
+            line = lines[text] = SelectedWaitList(
+                self._clock, self._engine, *key, self._count_selected
+            )
+
+        def forget() -> None:
+            del lines[text]
+            if not lines:
+                del self._selected[key]
+
+        return Waiter(line, self.check, forget)
+
+    def _count_selected(self) -> int:
+        return sum(map(len, self._selected.values()))
 
     def for_result(self, tenant: str, queue: str) -> Waiter[ResultWaitList]:
         """A new waiter for a result in the queue."""
@@ -78,6 +108,9 @@ class Waiting(Listener):
             line = self._queues.get((tenant, queue))
             if line is not None:
                 line.notify()
+        if self._selected:
+            for selected in self._selected.get((tenant, queue), {}).values():
+                selected.notify()
         if self._listener is not None:
             self._listener.ready(tenant, queue)
 
@@ -111,7 +144,8 @@ class Waiting(Listener):
     def changed(self, tenant: str, queue: str) -> None:
         """Notify all waiters: the queue has another policy, or is gone."""
         key = (tenant, queue)
-        for line in (self._queues.get(key), self._results.get(key)):
+        selected = self._selected.get(key, {}).values()
+        for line in (self._queues.get(key), self._results.get(key), *selected):
             if line is not None:
                 line.notify_all()
 
@@ -132,7 +166,8 @@ class Waiting(Listener):
     async def close(self) -> None:
         """Wake all waiters, and wait for work whose callers were cancelled."""
         self._closed = True
-        for line in (*self._queues.values(), *self._results.values()):
+        selected = [line for lines in self._selected.values() for line in lines.values()]
+        for line in (*self._queues.values(), *selected, *self._results.values()):
             line.notify_all()
         if self._tasks:
             await asyncio.wait(self._tasks)

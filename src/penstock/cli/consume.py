@@ -83,6 +83,7 @@ _DEFAULT_BATCH: Final = 100
     show_default=True,
     help="Of several queues: the first that has some, or each in turn.",
 )
+@click.option("--where", metavar="FILTER", help="Only those that match, of the first 1,000.")
 @lasting
 async def consume(
     q: QueueApi,
@@ -99,6 +100,7 @@ async def consume(
     lease_ms: int | None,
     batch: int,
     order: ClaimOrder,
+    where: str | None,
 ) -> None:
     """Print the payloads of one or more queues, one per line, and ack them.
 
@@ -109,6 +111,7 @@ async def consume(
     Examples:
       penstock consume billing --follow
       penstock consume urgent billing --follow
+      penstock consume billing --where "country = 'CH'"
       penstock consume billing --limit 10 --json
       penstock consume billing --no-ack
       penstock consume billing --format '{time} {id} {headers.amount} {payload}'
@@ -122,7 +125,7 @@ async def consume(
     arguments = _split(command)
     consumer = consumer or f"penstock-cli-{os.getpid()}"
     names: str | tuple[str, ...] = queues[0] if len(queues) == 1 else queues
-    claim = partial(q.claim, names, consumer=consumer, lease_ms=lease_ms, order=order)
+    claim = partial(q.claim, names, consumer=consumer, lease_ms=lease_ms, order=order, where=where)
     # The command runs for one delivery at a time; others should not wait claimed.
     batches = _claims(claim, limit, 1 if arguments else batch, None if follow else wait_ms)
     ordered = [name for name in queues if await _is_ordered(q, name)]

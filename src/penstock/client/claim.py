@@ -13,7 +13,9 @@ import msgspec
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_claim, check_wait
+from penstock.broker.scope import to_where
 from penstock.client.calling import read
+from penstock.client.replay import is_sendable
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.model.claim_queues import check_claim_order, check_claim_queues
@@ -43,12 +45,16 @@ class Claiming(Scope):
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
 
         Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
-        ``fair`` gives every queue its turn.
+        ``fair`` gives every queue its turn. With ``where`` only deliveries that match this filter
+        are leased, of the first 1,000 that wait; the others stay as they are.
         """
+        if where is not None and not is_sendable(where):
+            to_where(where)
         check_claim_order(order)
         names = check_claim_queues(queue) if isinstance(queue, list | tuple) else None
         path = "/v1/claims" if names else f"/v1/queues/{check_queue_name(queue)}/claims"
@@ -57,9 +63,9 @@ class Claiming(Scope):
         check_claim(limit, lease_ms)
         check_wait(wait_ms)
         body = (
-            ClaimQueuesBody(names, order, limit, lease_ms, wait_ms, consumer)
+            ClaimQueuesBody(names, order, limit, lease_ms, wait_ms, consumer, where)
             if names
-            else ClaimBody(limit, lease_ms, wait_ms, consumer)
+            else ClaimBody(limit, lease_ms, wait_ms, consumer, where)
         )
         request = Request(
             "POST",

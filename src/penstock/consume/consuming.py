@@ -33,6 +33,7 @@ class Consuming:
         max_in_flight: int = DEFAULT_IN_FLIGHT,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         """Claim forever: ``async for lease in q.consume("billing"): async with lease: …``.
@@ -40,7 +41,7 @@ class Consuming:
         At most ``max_in_flight`` deliveries are unsettled at any time, including those in the
         buffer; their leases are extended until they are settled. ``consumer`` is the name that
         owns partitions and is recorded with attempts. Setting ``stop`` ends the iteration.
-        ``queue`` may be a list of queues; ``order`` is that of ``claim``.
+        ``queue`` may be a list of queues; ``order`` and ``where`` are those of ``claim``.
         """
         consumption = Consumption(
             self,
@@ -49,6 +50,7 @@ class Consuming:
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
             order=order,
+            where=where,
             stop=stop,
         )
         assert isinstance(self, Consuming)

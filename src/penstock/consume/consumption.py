@@ -50,6 +50,7 @@ class Consumption(AsyncIterator[Lease]):
         max_in_flight: int = DEFAULT_IN_FLIGHT,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
         stop: asyncio.Event | None = None,
         pace: Pace = LOOP_PACE,
     ) -> None:
@@ -62,6 +63,7 @@ class Consumption(AsyncIterator[Lease]):
         plan = Plan(
             queues=check_one_or_more_queues(queue),
             order=order,
+            where=where,
             consumer=check_name(new_consumer_name() if consumer is None else consumer, "consumer"),
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,

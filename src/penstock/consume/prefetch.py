@@ -57,6 +57,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     queues: tuple[str, ...]
     order: ClaimOrder
+    where: str | None
     consumer: str
     max_in_flight: int
     lease_ms: int | None
@@ -217,6 +218,7 @@ class Prefetch:
             lease_ms=plan.lease_ms,
             wait_ms=_WAIT_MS,
             order=plan.order,
+            where=plan.where,
         )
 
     async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:

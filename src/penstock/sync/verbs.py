@@ -222,11 +222,13 @@ class SyncVerbs(BlockingVerbs):
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first.
 
         Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
-        ``fair`` gives every queue its turn.
+        ``fair`` gives every queue its turn. With ``where`` only deliveries that match this filter
+        are leased, of the first 1,000 that wait; the others stay as they are.
         """
         return self._run(
             self._verbs.claim,
@@ -236,6 +238,7 @@ class SyncVerbs(BlockingVerbs):
             lease_ms=lease_ms,
             wait_ms=wait_ms,
             order=order,
+            where=where,
         )
 
     def consume(
@@ -246,6 +249,7 @@ class SyncVerbs(BlockingVerbs):
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> SyncConsumption:
         """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
         return self._iterate(
@@ -255,6 +259,7 @@ class SyncVerbs(BlockingVerbs):
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
             order=order,
+            where=where,
         )
 
     def settle(

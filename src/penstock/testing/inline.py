@@ -56,6 +56,7 @@ class Inline(Broker):
             for item in app.registrations
             for queue in item.queues
         }
+        self._selectors = {queue: item.where for item in app.registrations for queue in item.queues}
         self._slots: dict[str, int | None] = {}
         app.bind(self)
 
@@ -75,7 +76,8 @@ class Inline(Broker):
 
     async def run_one(self, queue: str) -> Handled | None:
         """Handle the next delivery of one queue; None if there is none now."""
-        for delivery in await self.claim(queue, consumer="inline"):
+        where = self._selectors[queue]
+        for delivery in await self.claim(queue, consumer="inline", where=where):
             return await self._handlings[queue].handle(Lease(self, Hold(delivery)))
         return None
 

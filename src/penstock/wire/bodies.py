@@ -68,16 +68,21 @@ class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
     batch_ms: int | None = None
 
 
-class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many deliveries, for how long, for which consumer, and how long to wait."""
+class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How many deliveries, for how long, for which consumer, and how long to wait.
+
+    Defaults are omitted, because an older server refuses fields that it does not know.
+    """
 
     limit: int = 1
     lease_ms: int | None = None
     wait_ms: int = 0
     consumer: str = ANONYMOUS
+    where: str | None = None
+    """A filter: only deliveries that match are leased."""
 
 
-class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True):
+class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A claim of several queues: in the given order, or fairly."""
 
     queues: tuple[str, ...]
@@ -86,6 +91,7 @@ class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: int | None = None
     wait_ms: int = 0
     consumer: str = ANONYMOUS
+    where: str | None = None
 
 
 class ClaimReply(Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from penstock.api import QueueApi
 from penstock.broker.queues import new_policy, to_start
+from penstock.broker.scope import to_where
 from penstock.errors import BadInput, UnknownQueue
 from penstock.model.claim_queues import check_claim_order
 from penstock.model.delivery import ClaimOrder, Delivery
@@ -66,6 +67,8 @@ class Registration(Struct, frozen=True, kw_only=True):
     lease_ms: int | None
     order: ClaimOrder = "given"
     """In which order several queues are claimed from."""
+    where: str | None = None
+    """Only deliveries that match this filter are claimed."""
     filter: str | None
     """If given, a missing queue is created."""
     start: str | Start
@@ -89,6 +92,7 @@ def check_rules(rules: Rules) -> Rules:
 def check_registration(registration: Registration) -> Registration:
     """Return the registration if all fields are valid (E1)."""
     check_claim_order(registration.order)
+    to_where(registration.where)
     check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
     check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
     if registration.lease_ms is not None:

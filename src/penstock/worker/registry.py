@@ -109,6 +109,7 @@ class Registry(ABC):
         max_in_flight: int | None = None,
         lease_ms: int | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
         timeout_ms: int | None = None,
         retry_ms: int | Sequence[int] = (),
         reject_on: _Errors = (),
@@ -119,7 +120,8 @@ class Registry(ABC):
         """Register a function that handles the deliveries of ``queue``, one name or a list.
 
         Of several queues, ``given`` uses a queue only if those before it have too few deliveries;
-        ``fair`` gives every queue its turn.
+        ``fair`` gives every queue its turn. ``where`` is a filter: only waiting deliveries that
+        match are handled here.
 
         ``max_in_flight`` bounds the deliveries that are handled or prefetched; it defaults to
         twice the concurrency. A handling that takes longer than ``timeout_ms`` is cancelled and
@@ -144,6 +146,7 @@ class Registry(ABC):
                 max_in_flight=2 * concurrency if max_in_flight is None else max_in_flight,
                 lease_ms=lease_ms,
                 order=order,
+                where=where,
                 filter=filter,
                 start=start,
                 policy=policy,

@@ -75,6 +75,7 @@ class Running:
                 max_in_flight=registration.max_in_flight,
                 lease_ms=registration.lease_ms,
                 order=registration.order,
+                where=registration.where,
                 pace=self._pace,
             )
             consumptions.append(consumption)

@@ -59,6 +59,14 @@ def test_several_queues_in_the_given_order(sh: Shell) -> None:
     assert states(sh, "later") == {"done": 1, "available": 1}
 
 
+def test_a_selector_leaves_the_others(orders: Shell) -> None:
+    orders("publish", "orders", "four", "-H", "amount=7")
+    assert orders("consume", "orders", "--where", "amount = 7").stdout == "four\n"
+    assert states(orders) == {"done": 1, "available": 3}
+    assert "ends after '='" in orders("consume", "orders", "--where", "amount = ", code=3).stderr
+    assert states(orders) == {"done": 1, "available": 3}
+
+
 def test_json_lines_hold_the_whole_delivery(orders: Shell) -> None:
     found = orders.lines("consume", "orders")
     assert [item["message"]["id"] for item in found] == [0, 1, 2]

@@ -202,6 +202,9 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.settle("jobs", [penstock.Retry("later")]))
     yield await q.claim("jobs", limit=1, wait_ms=0)
     yield await q.claim(["jobs", "jobs.dlq"], limit=1, order="fair")
+    await q.publish_batch("jobs", [NewMessage(b"%d" % n, headers={"n": n}) for n in range(4)])
+    yield await q.claim("jobs", limit=1, where="n\n>= 2")
+    yield await q.claim(["jobs", "jobs.dlq"], limit=2, where="n = 3 OR n = 0")
     yield await q.stats("jobs")
     yield await q.stats("jobs.dlq")
     dead = await q.claim("jobs.dlq", limit=9)
@@ -368,6 +371,10 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.claim(["t", "missing"]),
         bad.claim("t", order="random"),
         bad.claim("none"),
+        bad.claim("jobs", where="n IN (1, x)"),
+        bad.claim(["jobs"], where="n =", wait_ms=5),
+        bad.claim("jobs", where=7),
+        bad.claim("jobs", where="n = 1 " * 10_000),
         bad.claim("jobs", limit=0),
         bad.claim("jobs", limit=1_001),
         bad.claim("jobs", consumer="a b"),

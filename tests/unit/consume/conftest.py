@@ -93,11 +93,18 @@ class Spy(Broker):
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
         order: ClaimOrder = "given",
+        where: str | None = None,
     ) -> list[Delivery]:
         self._fail("claim")
         self.claims.append(limit)
         deliveries = await super().claim(
-            queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms, order=order
+            queue,
+            limit=limit,
+            consumer=consumer,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            order=order,
+            where=where,
         )
         self.claimed += deliveries
         names = [queue] if isinstance(queue, str) else queue
@@ -138,6 +145,7 @@ class Consume(Protocol):
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption: ...
 
@@ -169,6 +177,7 @@ async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
         max_in_flight: int = 32,
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
+        where: str | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption:
         consumption = Consumption(
@@ -178,6 +187,7 @@ async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
             max_in_flight=max_in_flight,
             lease_ms=lease_ms,
             order=order,
+            where=where,
             stop=stop,
             pace=ClockPace(clock),
         )

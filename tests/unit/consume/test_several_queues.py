@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.errors import BadInput, UnknownQueue
+from penstock.errors import BadFilter, BadInput, UnknownQueue
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
@@ -104,6 +104,16 @@ async def test_each_ordered_queue_is_joined_and_left(
         await q.join(name, "other")
         await q.publish(name, b"next", partition_key="p")
         assert len(await q.claim(name, consumer="other")) == 1
+
+
+async def test_a_selector_consumes_what_matches(q: Spy, consume: Consume) -> None:
+    for number in range(6):
+        await q.publish("a", b"%d" % number, headers={"number": number})
+    leases = await take(consume(["a", "b"], where="number % 2 = 1"), 3)
+    assert [lease.payload for lease in leases] == [b"1", b"3", b"5"]
+    assert (await q.stats("a")).available == 3
+    with pytest.raises(BadFilter):
+        await take(consume("a", where="number %"), 1)
 
 
 async def test_a_missing_queue_ends_it(q: Spy, consume: Consume) -> None:

@@ -457,6 +457,28 @@ async def test_nack_over_http_counts_and_delays(door):
     }
 
 
+async def test_a_claim_with_a_selector(door):
+    for colour in ("blue", "red"):
+        headers = {"penstock-headers": f'{{"colour": "{colour}"}}'}
+        await door.call("POST", "/v1/topics/paint/messages", colour, headers=headers)
+    body = {"limit": 9, "where": "colour = 'red'"}
+    reply = await door.call("POST", "/v1/queues/paint/claims", body)
+    found = [one["message"]["headers"]["colour"] for one in reply.json()["deliveries"]]
+    assert found == ["red"]
+    reply = await door.call("POST", "/v1/claims", {"queues": ["paint"], **body})
+    assert reply.json() == {"deliveries": []}
+    reply = await door.call("POST", "/v1/queues/paint/claims", {"where": "colour IN (1, x)"})
+    problem = reply.json()
+    assert (reply.status, problem["field"]) == (400, "where")
+    assert (problem["position"], problem["end"]) == (14, 15)
+    reply = await door.call(
+        "POST", "/v1/queues/paint/settlements", {"settlements": [], "claim": {"where": "TRUE"}}
+    )
+    assert (reply.status, reply.json()["field"]) == (400, "where")
+    reply = await door.call("GET", "/v1/queues/paint/stream?where=colour%20%3D")
+    assert (reply.status, reply.json()["position"]) == (400, 8)
+
+
 async def test_a_claim_of_several_queues(door):
     for name in ("a", "b"):
         await door.call("PUT", f"/v1/queues/{name}", {"filter": f"topic = '{name}'"})

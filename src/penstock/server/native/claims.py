@@ -69,6 +69,7 @@ async def claim_within_bounds(
         consumer=body.consumer,
         lease_ms=body.lease_ms,
         wait_ms=wait_ms,
+        where=body.where,
     )
     return await within_bounds(call, deliveries)
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_lease
+from penstock.broker.scope import to_where
 from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM, check_name, check_queue_name
@@ -43,11 +44,12 @@ _EVENTS_BYTES: Final = 256 * 1024
 
 
 class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The consumer, its credit, and the lease of each delivery."""
+    """The consumer, its credit, the lease of each delivery, and the selector."""
 
     consumer: str = ANONYMOUS
     credit: int = 32
     lease_ms: int | None = None
+    where: str | None = None
 
 
 async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # noqa: ARG001
@@ -63,6 +65,7 @@ async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # no
             field="credit",
             limit=MAX_CLAIM,
         )
+    to_where(query.where)
     await call.broker.queue(call.name)
     call.service.check_waits(call.credential.tenant)
     return Streamed(EVENT_STREAM, _events(call, query))
@@ -91,7 +94,9 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, N
                 await call.wait_for(opened.credit_given(_HEARTBEAT_MS))
                 yield b": credit\n\n" if opened.remaining(call.service.now()) else b": waiting\n\n"
                 continue
-            wanted = ClaimBody(min(remaining, batch), query.lease_ms, 0, query.consumer)
+            wanted = ClaimBody(
+                min(remaining, batch), query.lease_ms, 0, query.consumer, query.where
+            )
             deliveries = await claim_within_bounds(call, wanted, 0) or await call.wait_for(
                 claim_within_bounds(call, wanted, _HEARTBEAT_MS)
             )

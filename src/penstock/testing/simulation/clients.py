@@ -200,6 +200,7 @@ class Client(ReadingSteps):
         limit: int,
         lease_ms: int | None,
         wait_ms: int,
+        where: str | None = None,
     ) -> list[Delivery]:
         history = self._world.history
         judged = self._is_judged(tenant, queue)
@@ -210,7 +211,12 @@ class Client(ReadingSteps):
         deliveries: list[Delivery] | None = None
         try:
             deliveries = await self._broker(tenant).claim(
-                queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms
+                queue,
+                limit=limit,
+                consumer=consumer,
+                lease_ms=lease_ms,
+                wait_ms=wait_ms,
+                where=where,
             )
         finally:
             if deliveries is None and judged and run == history.run:

@@ -79,6 +79,8 @@ class Mirror:
     def __getattr__(self, name: str) -> Any:
         if name == "settle_and_claim":
             return self._settle_and_claim
+        if name == "claim":
+            return self._claim
         if name in _COMPARED:
             return lambda *args, **kwargs: self._verb(name, args, kwargs)
         if name in _BULK:
@@ -201,8 +203,29 @@ class Mirror:
             self._compare(name, args, _counts(expected, limit), _counts(found, limit))
             return found
 
+    async def _claim(self, *args: Any) -> Any:
+        """A claim takes one turn, with a selector several."""
+        if args[-1] is None:
+            return await self._verb("claim", args, {})
+        async with self._alone, self._still():
+            await self._engine._core.changes.over()
+            self._oracle._store.next_offset = self._engine._core.log.next_offset
+            begun = _Begun(self._engine.claim(*args))
+            if isinstance(begun.error, StoreError):
+                raise begun.error  # Closed: nothing was done.
+            expected = _at_once(self._oracle.claim(*args))
+            try:
+                found = await self._whole(begun)
+            except StoreError:
+                raise
+            except PenstockError as error:
+                self._compare("claim", args, expected, type(error).__name__)
+                raise
+            self._answered("claim", args, expected, found)
+            return found
+
     async def _whole(self, begun: _Begun) -> Any:
-        """Wait for the end of a bulk verb; if it is interrupted, comparing ends."""
+        """Wait for the end of a verb of several turns; if it is interrupted, comparing ends."""
         try:
             return await begun
         except (StoreError, asyncio.CancelledError):

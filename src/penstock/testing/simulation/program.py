@@ -214,6 +214,7 @@ def _claim(random: _Dice) -> dict[str, Any]:
         "limit": random.choice(_LIMITS),
         "lease_ms": random.choice((None, 20, 1_000, 5_000, 45_000)),
         "wait_ms": random.choice((0, 0, 0, 200, 3_000, 30_000)),
+        "where": random.choice(_CONDITIONS),
     }
 
 
