@@ -232,6 +232,17 @@ async def test_dead_letters_wake(q: Broker) -> None:
 
 
 @law("C5")
+async def test_dead_letter_copies_wake(q: Broker) -> None:
+    await q.create_queue("orders", "topic = 'orders'", dead_letter_topic="dead")
+    await q.create_queue("triage", "dead_letter_original_queue = 'orders'")
+    await q.publish("orders", b"x")
+    waiting = await wait_for(q, "triage")
+    await q.reject(await take(q, "orders"), "no good")
+    (copy,) = await within(waiting)
+    assert copy.message.headers["dead_letter_error"] == "no good"
+
+
+@law("C5")
 async def test_catching_up_wakes(q: Broker) -> None:
     await fill(q, "orders", 2)
     await q.create_queue("late", start="earliest")

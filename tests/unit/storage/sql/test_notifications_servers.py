@@ -193,6 +193,19 @@ async def test_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
 
 
 @law("C5")
+async def test_dead_letter_copies_are_heard_of(pair: tuple[Broker, Broker]) -> None:
+    a, b = pair
+    await b.create_queue("triage", "topic = 'dead'")
+    await b.update_queue("q", dead_letter_topic="dead")
+    await b.publish("q", b"x")
+    (held,) = await b.claim("q")
+    waiting = asyncio.create_task(a.claim("triage", wait_ms=30_000))
+    await resting(a, 1)
+    await b.reject(held, "no")
+    assert await asyncio.wait_for(waiting, HANG_S)
+
+
+@law("C5")
 async def test_what_is_not_told_is_found(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

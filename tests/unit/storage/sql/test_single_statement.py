@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import CommitFailed
-from penstock.model.delivery import Ack, Nack, Release
+from penstock.model.delivery import Ack, Nack, Reject, Release
 from penstock.model.message import NewMessage
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.storage.contract import Engine
@@ -109,6 +109,25 @@ async def test_a_plain_publish_claim_and_settle_begin_nothing(pair: Pair, begun:
     assert begun == []
     stats = await pair.b.stats(TENANT, "old")
     assert (stats.available, stats.in_flight, stats.done, stats.acks) == (0, 0, 3, 3)
+
+
+@law("S3")
+@pytest.mark.usefixtures("calm")
+async def test_only_a_failure_that_is_copied_has_a_transaction(
+    pair: Pair, begun: list[str]
+) -> None:
+    policy = QueuePolicy(filter="topic = 'copied'", dead_letter_topic="dead")
+    await pair.a.put_queue(TENANT, "copied", policy, LATEST)
+    await pair.a.put_queue(TENANT, "dead", QueuePolicy(filter="topic = 'dead'"), LATEST)
+    await publish(pair.a, "copied", b"1", b"2", b"3")
+    begun.clear()
+    acked, nacked, rejected = await claim(pair.a, "copied")
+    assert await settled(pair.a, "copied", Ack(acked.receipt)) == ["ok"]
+    assert await settled(pair.a, "copied", Nack(nacked.receipt)) == ["ok"]
+    assert begun == []
+    assert await settled(pair.a, "copied", Reject(rejected.receipt)) == ["ok"]
+    assert len(begun) == 1
+    assert payloads(await claim(pair.b, "dead")) == [b"3"]
 
 
 @pytest.mark.usefixtures("calm")
