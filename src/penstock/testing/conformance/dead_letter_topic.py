@@ -328,6 +328,17 @@ class TestExpiredToTopic(Conformance):
         (copy,) = await store.browse("d", State.AVAILABLE)
         assert copy.message.expires_at is None
 
+    @law("S3")
+    async def test_what_a_leaving_consumer_holds(self, store: Store) -> None:
+        await copying(store, dead_letter_expired=True, ordering=Ordering.PARTITION)
+        await store.publish(msg(b"x", expires_at=store.clock.now() + LEASE_MS))
+        await store.claim_one(lease_ms=2 * LEASE_MS)
+        store.clock.advance(LEASE_MS)
+        await store.engine.leave(TENANT, "q", "c")
+        headers = await only_headers(store)
+        found = headers["dead_letter_state"], headers["dead_letter_transition"]
+        assert found == ("expired", "release")
+
     async def test_the_ttl_of_the_queue_and_that_of_the_topic(self, store: Store) -> None:
         await copying(store, dead_letter_expired=True, message_ttl_ms=500)
         await store.engine.put_topic(TENANT, "dead", TopicPolicy(default_ttl_ms=2_000))
