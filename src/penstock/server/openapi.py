@@ -154,6 +154,8 @@ def _responses(route: AnyRoute, schemas: _Schemas) -> Json:
         kinds += _GUARDED
     if route.body is not None:
         kinds += _WITH_BODY
+    if isinstance(route.body, RawBody) or ARROW_STREAM in content:
+        kinds.append(errors.MissingExtra)
     for kind in kinds:
         entry = responses.setdefault(
             str(kind.status),
