@@ -37,14 +37,13 @@ def webhook() -> None:
 
     \b
     Example:
-      penstock webhook add ops https://ops.example.com/hook --queue orders \\
-          --event message.dead_lettered
+      penstock webhook add ops https://example.com/ops --queue orders --event message.failed
     """
 
 
 @webhook.command
 @click.argument("id")
-@click.argument("url")
+@click.argument("receiver", metavar="URL")
 @click.option("--queue", required=True, help="The queue whose events it gets.")
 @click.option(
     "--event",
@@ -66,7 +65,7 @@ async def add(
     q: QueueApi,
     /,
     id: str,
-    url: str,
+    receiver: str,
     queue: str,
     events: tuple[str, ...],
     threshold: int | None,
@@ -79,13 +78,12 @@ async def add(
 
     \b
     Examples:
-      penstock webhook add ops https://ops.example.com/hook --queue orders --event message.failed
-      penstock webhook add scale https://ops.example.com/hook --queue orders \\
-          --event queue.depth --threshold 10000
+      penstock webhook add ops https://example.com/ops --queue orders --event message.failed
+      penstock webhook add q https://example.com/q --queue jobs --event queue.depth --threshold 99
     """
     stored = await q.put_webhook(
         id,
-        url,
+        receiver,
         queue=queue,
         events=list(events),
         threshold=threshold,

@@ -294,6 +294,51 @@ async def pipeline_runs(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.runs("nobody")
 
 
+async def webhooks(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
+    del clock
+    url, secret = "https://example.com/hook", "whsec_" + "A" * 40
+    await q.create_queue("jobs", "topic = 'jobs'")
+    bad: Any = q
+    calls = [
+        q.put_webhook("w", url, queue="jobs", events=["message.done"], secret=secret),
+        q.put_webhook(
+            "deep",
+            url,
+            queue="jobs",
+            events=["queue.depth", "message.failed"],
+            threshold=5,
+            headers={"x": "y"},
+            description="d",
+            enabled=False,
+            secret=secret,
+        ),
+        q.webhook("w"),
+        q.webhooks(),
+        q.queue("jobs"),
+        q.queue("penstock.webhook.deep"),
+        q.test_webhook("w"),
+        q.delete_webhook("deep"),
+        q.queue("jobs"),
+        q.webhooks(),
+        q.webhook("deep"),
+        q.delete_webhook("deep"),
+        q.test_webhook("deep"),
+        bad.webhook("no name"),
+        bad.put_webhook("w", url, queue="none", events=["message.done"]),
+        bad.put_webhook("w", url, queue="jobs", events=["message.lost"]),
+        bad.put_webhook("w", url, queue="jobs", events="message.done"),
+        bad.put_webhook("w", "http://10.0.0.1/", queue="jobs", events=["message.done"]),
+        bad.put_webhook("w", 5, queue="jobs", events=["message.done"]),
+        bad.put_webhook("w", url, queue="jobs", events=["message.done"], headers=5),
+        bad.put_webhook("w", url, queue="jobs", events=["message.done"], threshold="x"),
+        bad.put_webhook("w", url, queue="jobs", events=["message.done"], secret="x"),
+        q.publish("penstock.events", b""),
+        q.delete_queue("penstock.webhook.w"),
+    ]
+    for call in calls:
+        yield await tried(call)
+
+
 async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     """E1: bad input gets the same typed error, and the same words, whichever way it came."""
     bad: Any = q
@@ -499,6 +544,7 @@ PROGRAMS: list[Program] = [
     looking_and_bulk,
     ordered,
     pipeline_runs,
+    webhooks,
     refusals,
 ]
 
