@@ -34,6 +34,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.message import HeaderValue, NewMessage, Outgoing, Published
 from penstock.model.queue import Start, TopicPolicy
+from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.testing.history import (
     Claim,
     Claimed,
@@ -460,7 +461,7 @@ class Client(ReadingSteps):
         if not entries:
             return
         message = entries[number % len(entries)].message
-        if queue is None and message.topic in FIXED:
+        if queue is None and (message.topic in FIXED or message.topic == EVENTS_TOPIC):
             return
         await broker.cancel(message.id, queue=queue)
 

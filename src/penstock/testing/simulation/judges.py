@@ -6,6 +6,7 @@ Every judge returns one line per violation; no line means that the run kept the 
 - ``judge_history``: the replies to clients about the judged queue agree with its contents
   (P1 to P4, C1, C2, S1 to S3), by ``penstock.testing.checker``.
 - ``judge_copies``: every failed delivery of the judged queue has one dead-letter copy (D1, S3).
+- ``judge_events``: every ended delivery of the ordered queue has one event (S3).
 - ``judge_store``: ``penstock verify`` finds nothing wrong (including counts against a full scan,
   orphans, references and order).
 - ``picture`` and ``judge_same``: the observable state of a store is the same before and after
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.broker import Broker
@@ -29,11 +31,19 @@ from penstock.model.states import LIVE, State
 from penstock.testing.checker import check
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
-from penstock.testing.simulation.policies import DEAD, WORK, WORK_POLICY
+from penstock.testing.simulation.policies import DEAD, LINE, REPORTS, WORK, WORK_POLICY
 from penstock.testing.simulation.world import History, granted
 from penstock.verify import verify
 
-__all__ = ["drain", "judge_copies", "judge_history", "judge_same", "judge_store", "picture"]
+__all__ = [
+    "drain",
+    "judge_copies",
+    "judge_events",
+    "judge_history",
+    "judge_same",
+    "judge_store",
+    "picture",
+]
 
 #: Passes after which the judged queue must be empty. Each pass claims everything available and then
 #: sleeps until a lease or a delay ends: a delivery needs at most ``max_attempts`` of them.
@@ -137,6 +147,29 @@ async def judge_copies(broker: Broker) -> list[str]:
         if failed.get(message) != copies.get(message):
             both = f"{failed.get(message)} and its copy {copies.get(message)}"
             found.append(f"D1: message {message} of {WORK!r} failed as {both}")
+    return found
+
+
+async def judge_events(broker: Broker) -> list[str]:
+    """Compare the ended deliveries of the ordered queue with its events."""
+    ended = {
+        (item.message.id, f"message.{state}", item.attempts, item.at)
+        for state in (State.DONE, State.FAILED, State.EXPIRED)
+        for item in await _all(broker, LINE, state)
+    }
+    found: list[str] = []
+    events: set[object] = set()
+    for item in await _all(broker, REPORTS, State.AVAILABLE):
+        body = msgspec.json.decode(item.payload or b"", type=dict[str, Any])
+        if body["queue"] != LINE:
+            continue
+        event = tuple(body[name] for name in ("message_id", "event", "attempts", "at"))
+        if event in events:
+            found.append(f"S3: the event {event} of {LINE!r} was sent twice")
+        events.add(event)
+    for one in ended ^ events:
+        kind = "an end without an event" if one in ended else "an event without an end"
+        found.append(f"S3: {one} of {LINE!r} is {kind}")
     return found
 
 

@@ -37,6 +37,7 @@ from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
     judge_copies,
+    judge_events,
     judge_history,
     judge_same,
     judge_store,
@@ -209,6 +210,7 @@ class _Session:
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
         found += await judge_copies(broker)
+        found += await judge_events(broker)
         await self._up.keepers.stop()
         found += await self.world.promises.judge(broker)
         if self._comparison is not None:

@@ -1,13 +1,14 @@
 """The tenants and queues of a simulation, with their initial policies.
 
-Programs change, delete and recreate most queues at any time. Four are never deleted, purged or
+Programs change, delete and recreate most queues at any time. Five are never deleted, purged or
 replayed, so that the replies about them can be checked:
 
 - ``work`` takes every message of its topic and is never changed: the history checker judges it;
 - ``dead`` has the dead-letter copies of ``work``, and is never claimed from;
 - ``narrow`` has a ``max_depth`` and a ``throughput_limit``; programs change its filter and its
   ``max_depth``, and nothing else;
-- ``line`` is ordered, and never changed.
+- ``line`` is ordered, and never changed;
+- ``reports`` has the events of ``line``, and is never claimed from.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 from penstock.broker import Broker
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, TopicPolicy
+from penstock.model.queue_events import EVENTS_TOPIC
 
 __all__ = [
     "DEAD",
@@ -24,6 +26,7 @@ __all__ = [
     "LINE",
     "NARROW",
     "POLICIES",
+    "REPORTS",
     "TENANTS",
     "WORK",
     "WORK_POLICY",
@@ -49,6 +52,8 @@ DEAD: Final = "dead"
 _DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
 NARROW: Final = "narrow"
 LINE: Final = "line"
+#: The queue of the events of ``line``, and of some other queues.
+REPORTS: Final = "reports"
 #: The filters of ``narrow``; the first one is the initial filter.
 FILTERS: Final = ("topic = 'narrow'", "topic = 'narrow' AND color = 'red'")
 #: The queues that are never deleted, in the first tenant.
@@ -70,7 +75,9 @@ FIXED: Final = {
         max_attempts=9,
         done_retention_s=0,
         failed_retention_s=0,
+        events=("done", "failed", "expired"),
     ),
+    REPORTS: QueuePolicy(filter=f"topic = '{EVENTS_TOPIC}'", done_retention_s=0, bucket_size=1),
 }
 #: The initial policies of the other queues. Limits are small, so that programs reach them.
 POLICIES: Final = {

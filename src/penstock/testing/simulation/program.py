@@ -252,6 +252,7 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "dead_letters": random.random() < 0.7,
         "dead_letter_topic": (None, None, DEAD, "bills")[back % 4],
         "dead_letter_expired": back % 3 == 0,
+        "events": ((), (), ("done",), ("failed", "expired"))[back // 4 % 4],
         "bucket_size": random.choice((0, 1, 1)),
     }
 

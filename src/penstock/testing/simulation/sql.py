@@ -31,6 +31,7 @@ from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
     judge_copies,
+    judge_events,
     judge_history,
     judge_same,
     judge_store,
@@ -300,6 +301,7 @@ class _Run:
         self._gate.let_all_pass()
         found += await judge_history(broker, self.world.history, _grant_number)
         found += await judge_copies(broker)
+        found += await judge_events(broker)
         found += await self.world.promises.judge(broker)
         if self._program.seed % _VERIFIED_ONE_IN == 0:
             for tenant in TENANTS:
