@@ -194,7 +194,7 @@ DEFECTS: dict[Callable[[_Patch], None], int] = {
     _do_not_lock_queues: 149,
     _do_not_lock_limits: 0,
     _do_not_lock_buckets: 0,
-    _do_not_wait_for_publishes: 255,
+    _do_not_wait_for_publishes: 261,
     _ignore_the_catalog_version: 113,
     _remove_segments_unchecked: 245,
     _settle_replayed_deliveries: 4,

@@ -34,7 +34,7 @@ class WatchedState(Struct, frozen=True, kw_only=True):
     """What was last reported about a queue. A document: fields are added, never changed."""
 
     number: int = 0
-    """Of the last event."""
+    """How many events were sent."""
     nonempty: bool = False
     nonempty_at: int = 0
     """When ``queue.nonempty`` was last sent."""
@@ -97,9 +97,9 @@ class QueueWatch:
                     depth=stats.depth,
                     **({"threshold": webhook.threshold} if event == DEPTH else {}),
                 ),
-                id=f"{webhook.id}/{webhook.created_at}/{state.number + nth}",
+                id=f"{webhook.id}/{webhook.created_at}/{state.number}/{event}",
             )
-            for nth, event in enumerate(events, 1)
+            for event in events
         ]
         if messages:
             await self._engine.publish(tenant, EVENTS_TOPIC, messages)

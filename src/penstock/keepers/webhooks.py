@@ -31,6 +31,7 @@ from penstock.model.webhooks import (
     Webhook,
     WebhookOptions,
     message_events,
+    split_url,
     webhook_queue,
 )
 from penstock.storage.contract import Engine
@@ -140,7 +141,7 @@ class WebhookCalls:
         except CallFailed as error:
             refused = isinstance(error, AddressRefused)
             self.counters["refused" if refused else "failed"] += 1
-            return Nack(receipt, f"{webhook.url}: {error}")
+            return Nack(receipt, f"{_host(webhook)}: {error}")
         finally:
             self._slots.release()
         if reply.ok:
@@ -151,7 +152,7 @@ class WebhookCalls:
             await self._disable(tenant, webhook)
             raise _ReceiverGone
         self.counters["failed"] += 1
-        return Nack(receipt, f"{webhook.url}: HTTP {reply.status}", reply.retry_after_ms)
+        return Nack(receipt, f"{_host(webhook)}: HTTP {reply.status}", reply.retry_after_ms)
 
     async def _disable(self, tenant: str, webhook: StoredWebhook) -> None:
         """Stop calling a receiver that is gone, unless the webhook was changed meanwhile."""
@@ -162,6 +163,11 @@ class WebhookCalls:
         if known is not None and decode_webhook(name, known) == webhook:
             await self._engine.add_document(WEBHOOK_KIND, name, encode(disabled), known)
             _log.warning("The webhook %s is disabled: its receiver answered 410.", name)
+
+
+def _host(webhook: Webhook) -> str:
+    """The host, for errors. The rest of the URL may contain secrets."""
+    return split_url(webhook.url)[0].netloc
 
 
 class _ReceiverGone(Exception):

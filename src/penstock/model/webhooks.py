@@ -74,6 +74,8 @@ _OWN_HEADERS: Final = re.compile(
 )
 #: Addresses that stand for an IPv4 address, which is the one that counts.
 _NAT64: Final = ip_network("64:ff9b::/96")
+#: The only IPv6 addresses that are assigned on the public internet.
+_GLOBAL_UNICAST: Final = ip_network("2000::/3")
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
@@ -235,6 +237,8 @@ def is_public(address: Address) -> bool:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
+        if address not in _GLOBAL_UNICAST:
+            return False
     return address.is_global and not address.is_multicast
 
 

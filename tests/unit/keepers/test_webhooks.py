@@ -88,7 +88,7 @@ async def test_a_refused_event_is_retried_under_one_id_and_then_a_dead_letter(
     async with Receiver(*answers, "204 OK") as receiver:
         await hook(q, receiver.url)
         sent = await q.test_webhook("hook")
-        assert await outcome(q, sent.id) == ("failed", f"{receiver.url}: HTTP 503")
+        assert await outcome(q, sent.id) == ("failed", f"127.0.0.1:{receiver.port}: HTTP 503")
         assert {call.path for call in receiver.calls} == {"/hook?a=1"}, "no redirect is followed"
         assert len({call.headers["webhook-id"] for call in receiver.calls}) == 1
         assert len(receiver.calls) == 3
@@ -195,6 +195,16 @@ async def test_the_connection_goes_to_an_address_that_was_checked(
     assert (asked, connected) == (["rebinding.example"], ["93.184.216.34"])
 
 
+@pytest.mark.parametrize(
+    "reply, delay_ms", [("503 No\r\nRetry-After: 7", 7_000), ("503 No\r\nretry-after: x", None)]
+)
+async def test_a_receiver_says_when_to_try_again(reply: str, delay_ms: int | None) -> None:
+    async with Receiver(reply) as receiver:
+        webhook = Webhook(id="x", url=receiver.url, queue="q", events=("message.done",))
+        answer = await http.post(webhook, {}, b"{}", PRIVATE)
+    assert (answer.status, answer.retry_after_ms, answer.ok) == (503, delay_ms, False)
+
+
 async def test_a_silent_receiver_costs_one_timeout() -> None:
     async with Receiver() as receiver:
         receiver.open.clear()
@@ -225,6 +235,9 @@ async def test_a_silent_receiver_costs_one_timeout() -> None:
         "64:ff9b::a00:1",
         "2002:a00:1::",
         "2001:0:a00:1::1",
+        "fec0::1",
+        "::93.184.216.34",
+        "64:ff9b:1::5db8:d822",
     ],
 )
 def test_addresses_that_are_not_public(address: str) -> None:
