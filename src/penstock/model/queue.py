@@ -201,6 +201,25 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
     dedup_scope: DedupScope = "topic"
     """Where an idempotency id is unique: in the topic, or in each partition of it."""
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            default_ttl_ms: Duration | None = ...,
+            dedup_window_ms: Duration = ...,
+            schema_type: str | None = ...,
+            schema: str | None = ...,
+            queue_defaults: dict[str, Any] = ...,
+            dedup_scope: DedupScope = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        for name in ("default_ttl_ms", "dedup_window_ms"):
+            value = getattr(self, name)
+            if isinstance(value, timedelta):
+                force_setattr(self, name, to_ms(value))
+
 
 def changed_policy(policy: QueuePolicy, fields: Mapping[str, object]) -> QueuePolicy:
     """The policy with some fields changed, checked; the filter is checked elsewhere.
@@ -411,7 +430,7 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
     changed_defaults(QueuePolicy(), policy.queue_defaults)
     if not policy.queue_defaults:
         return policy
-    return replace(policy, queue_defaults=to_builtins(policy.queue_defaults))
+    return replace(policy, queue_defaults=to_builtins(plain_fields(policy.queue_defaults)))
 
 
 def _within(field: str, value: object, low: int, high: int) -> None:

@@ -69,6 +69,10 @@ class BlockingVerbs(_Blocking):
             warnings.warn(f"{self!r} was not closed.", ResourceWarning, source=self, stacklevel=1)
             loop.close()
 
+    def run_async(self, function: Callable[[QueueApi], Coroutine[Any, Any, T]]) -> T:
+        """The result of the function, called with the async verbs in their event loop."""
+        return self._loop.run(function, self._verbs)
+
     def _iterate(
         self, verb: Callable[P, AsyncIterator[Lease]], *args: P.args, **kwargs: P.kwargs
     ) -> SyncConsumption:

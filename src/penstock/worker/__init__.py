@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from penstock.model.settling_exceptions import Reject, Retry
 from penstock.worker.app import App
+from penstock.worker.blocking_task import BlockingTask, BlockingTaskHandle
 from penstock.worker.context import Context
 from penstock.worker.handling import Handled
 from penstock.worker.middleware import Middleware, Next, Timing
@@ -19,6 +20,8 @@ from penstock.worker.task import Task, TaskHandle, TaskOptions
 
 __all__ = [
     "App",
+    "BlockingTask",
+    "BlockingTaskHandle",
     "Context",
     "Handled",
     "Middleware",

@@ -16,6 +16,7 @@ from penstock.api import QueueApi
 from penstock.errors import BadInput
 from penstock.model.claim_queues import check_one_or_more_queues
 from penstock.model.delivery import ClaimOrder
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_name, check_whole
 from penstock.model.policy_fields import WorkerPolicyFields
 from penstock.model.queue import Start
@@ -107,11 +108,11 @@ class Registry(ABC):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         max_in_flight: int | None = None,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
         where: str | None = None,
-        timeout_ms: int | None = None,
-        retry_ms: int | Sequence[int] = (),
+        timeout_ms: Duration | None = None,
+        retry_ms: Duration | Sequence[Duration] = (),
         reject_on: _Errors = (),
         filter: str | None = None,
         start: str | Start = "latest",
@@ -127,9 +128,10 @@ class Registry(ABC):
         twice the concurrency. A handling that takes longer than ``timeout_ms`` is cancelled and
         nacked; a thread cannot be cancelled, so its delivery waits for its lease to lapse.
         ``retry_ms`` are the delays after the first, second … failed attempt, instead of the
-        queue's backoff. ``reject_on`` are exceptions that fail the delivery immediately. With
-        ``filter``, a missing queue is created, with ``start`` and the fields of ``policy``; an
-        existing queue is not changed. A worker of several queues creates none.
+        queue's backoff. Durations are milliseconds or ``timedelta``. ``reject_on`` are exceptions
+        that fail the delivery immediately. With ``filter``, a missing queue is created, with
+        ``start`` and the fields of ``policy``; an existing queue is not changed. A worker of
+        several queues creates none.
         """
         queues = check_one_or_more_queues(queue)
         names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
@@ -144,7 +146,7 @@ class Registry(ABC):
                 choose=lambda _: rules,
                 concurrency=concurrency,
                 max_in_flight=2 * concurrency if max_in_flight is None else max_in_flight,
-                lease_ms=lease_ms,
+                lease_ms=to_ms(lease_ms),
                 order=order,
                 where=where,
                 filter=filter,
@@ -163,7 +165,7 @@ class Registry(ABC):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         max_in_flight: int | None = None,
-        lease_ms: int | None = None,
+        lease_ms: Duration | None = None,
         **policy: Unpack[WorkerPolicyFields],
     ) -> None:
         """Set the options of a queue of tasks; call it before its first task is registered.
@@ -175,7 +177,7 @@ class Registry(ABC):
             queue,
             concurrency=concurrency,
             max_in_flight=max_in_flight,
-            lease_ms=lease_ms,
+            lease_ms=to_ms(lease_ms),
             policy=policy,
         )
 
@@ -184,8 +186,8 @@ class Registry(ABC):
         name: str | None = None,
         *,
         queue: str = DEFAULT_TASK_QUEUE,
-        timeout_ms: int | None = None,
-        retry_ms: int | Sequence[int] = (),
+        timeout_ms: Duration | None = None,
+        retry_ms: Duration | Sequence[Duration] = (),
         reject_on: _Errors = (),
     ) -> TaskDecorator:
         """Register a function as a task of ``queue``; several tasks may share a queue.
@@ -208,11 +210,11 @@ class Registry(ABC):
         every: timedelta | None = None,
         timezone: str = "UTC",
         catch_up: timedelta = DEFAULT_CATCH_UP,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         name: str | None = None,
         queue: str = DEFAULT_TASK_QUEUE,
-        timeout_ms: int | None = None,
-        retry_ms: int | Sequence[int] = (),
+        timeout_ms: Duration | None = None,
+        retry_ms: Duration | Sequence[Duration] = (),
         reject_on: _Errors = (),
     ) -> TaskDecorator:
         """Register a task without arguments that fires on a schedule, once across all workers.
@@ -225,6 +227,7 @@ class Registry(ABC):
         names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
         schedule = to_schedule(cron, every, timezone)
         catch_up_ms = to_interval_ms("catch_up", catch_up, 0, MAX_CATCH_UP_MS)
+        ttl_ms = to_ms(ttl_ms)
         if ttl_ms is not None:
             check_whole("ttl_ms", ttl_ms, 1, MAX_EVERY_MS)
 
@@ -277,12 +280,16 @@ def _task_handler(function: Function, name: str | None, names: Mapping[str, obje
 
 
 def _rules(
-    handler: Handler, timeout_ms: int | None, retry_ms: int | Sequence[int], reject_on: _Errors
+    handler: Handler,
+    timeout_ms: Duration | None,
+    retry_ms: Duration | Sequence[Duration],
+    reject_on: _Errors,
 ) -> Rules:
+    delays = (retry_ms,) if isinstance(retry_ms, int | timedelta) else retry_ms
     rules = Rules(
         handler=handler,
-        timeout_ms=timeout_ms,
-        retry_ms=(retry_ms,) if isinstance(retry_ms, int) else tuple(retry_ms),
+        timeout_ms=to_ms(timeout_ms),
+        retry_ms=tuple(map(to_ms, delays)),
         reject_on=(reject_on,) if isinstance(reject_on, type) else reject_on,
         encode_result=encode_json if isinstance(handler, TaskHandler) else encode_result,
     )

@@ -26,6 +26,7 @@ from penstock.model.limits import DEFAULT_PRIORITY, shown
 from penstock.model.message import NO_HEADERS, Durability, HeaderValue, MessageId, NewMessage
 from penstock.model.payload import to_payload
 from penstock.wire.codecs import JSON
+from penstock.worker.blocking_task import BlockingTask, RunsAsync
 from penstock.worker.handler import Function
 from penstock.worker.task_handler import TaskHandler
 from penstock.worker.task_result import wait_for_result
@@ -114,8 +115,13 @@ class Task(Generic[P, R]):
 
         Raises ``BadInput`` if the arguments do not fit the signature.
         """
+        return await self.send_through(self._app.verbs, *args, **kwargs)
+
+    async def send_through(
+        self, verbs: QueueApi, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[R]:
+        """Publish a call through these verbs instead of the app's."""
         message = self.message(*args, **kwargs)
-        verbs = self._app.verbs
         reply = await verbs.publish_batch(
             self._queue, [message], durability=self._options.get("durability", "fsync")
         )
@@ -136,7 +142,15 @@ class Task(Generic[P, R]):
 
         ``when`` is a datetime with a time zone, or epoch milliseconds.
         """
-        return await self.with_options(deliver_at=to_epoch_ms(when)).send(*args, **kwargs)
+        return await self.due_at(when).send(*args, **kwargs)
+
+    def due_at(self, when: datetime | int) -> Task[P, R]:
+        """The same task, whose calls are not handled before ``when``, as in ``send_at``."""
+        return self.with_options(deliver_at=to_epoch_ms(when))
+
+    def blocking(self, q: RunsAsync) -> BlockingTask[P, R]:
+        """The same task for a program that blocks; ``q`` comes from ``penstock.sync``."""
+        return BlockingTask(self, q)
 
     def message(self, *args: P.args, **kwargs: P.kwargs) -> NewMessage:
         """The message of a call, for ``publish_batch`` to the topic ``queue``, also in ``sync``."""
@@ -159,7 +173,11 @@ class Task(Generic[P, R]):
 
     def handle(self, message_id: int) -> TaskHandle[R]:
         """The handle of a call that was sent elsewhere, by its message id."""
-        return TaskHandle(self._app.verbs, self._handler, self._queue, MessageId(message_id))
+        return self.handle_through(self._app.verbs, message_id)
+
+    def handle_through(self, verbs: QueueApi, message_id: int) -> TaskHandle[R]:
+        """The handle of a call, whose result comes through these verbs instead of the app's."""
+        return TaskHandle(verbs, self._handler, self._queue, MessageId(message_id))
 
     def __repr__(self) -> str:
         return f"<Task {self.name!r} of queue {self._queue!r}>"

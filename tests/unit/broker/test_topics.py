@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,11 +19,30 @@ TEN_YEARS_MS: Final = 3650 * 24 * 3600 * 1000
 MONTH_MS: Final = 30 * 24 * 3600 * 1000
 
 
+async def test_durations_may_be_timedeltas(q: Broker) -> None:
+    await q.put_topic(
+        "t",
+        TopicPolicy(
+            default_ttl_ms=timedelta(days=1),
+            dedup_window_ms=timedelta(seconds=5),
+            queue_defaults={"lease_ms": timedelta(minutes=1)},
+        ),
+    )
+    found = await q.topic("t")
+    plain = TopicPolicy(
+        default_ttl_ms=86_400_000, dedup_window_ms=5_000, queue_defaults={"lease_ms": 60_000}
+    )
+    assert found == plain
+    await q.publish("t", b"")
+    assert (await q.queue("t")).policy.lease_ms == 60_000
+
+
 @law("E1")
 @pytest.mark.parametrize(
     "field, value, limit",
     [
         ("default_ttl_ms", 0, 1),
+        ("default_ttl_ms", timedelta(0), 1),
         ("default_ttl_ms", -(2**70), 1),
         ("default_ttl_ms", TEN_YEARS_MS + 1, TEN_YEARS_MS),
         ("default_ttl_ms", True, TEN_YEARS_MS),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -89,6 +90,8 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     await q.resume("billing")
     await q.delete_queue("all")
     await q.put_topic("orders", TopicPolicy(default_ttl_ms=1000))
+    await q.put_topic("timed", TopicPolicy(default_ttl_ms=timedelta(seconds=2)))
+    yield await q.topic("timed")
     await q.put_topic("plain")
     yield await q.topic("orders")
     yield await q.topic("unknown")

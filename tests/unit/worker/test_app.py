@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_a_bad_option_is_refused_when_it_is_registered(
         app.worker(**{"queue": "q", **options})(nothing)
     assert caught.value.field == field
     assert app.registrations == ()
+
+
+def test_durations_may_be_timedeltas() -> None:
+    app = App("http://nowhere")
+    second = timedelta(seconds=1)
+    app.worker("q", lease_ms=second, timeout_ms=2 * second, retry_ms=[second, 5])(nothing)
+    app.task_queue("t", lease_ms=3 * second)
+    app.task(queue="t", retry_ms=second)(nothing)
+    worker, tasks = app.registrations
+    assert (worker.lease_ms, tasks.lease_ms) == (1_000, 3_000)
+    rules = worker.choose(None)  # type: ignore[arg-type]
+    assert (rules.timeout_ms, rules.retry_ms) == (2_000, (1_000, 5))
+    with pytest.raises(BadInput) as caught:
+        app.worker("other", timeout_ms=timedelta(days=2))(nothing)
+    assert caught.value.field == "timeout_ms"
 
 
 @law("E1")

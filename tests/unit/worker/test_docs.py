@@ -30,7 +30,7 @@ def page() -> dict[str, Any]:
 
 
 def test_the_page_has_its_blocks() -> None:
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 12
 
 
 @pytest.mark.parametrize("test", ["test_an_order_is_charged", "test_a_rate_limit_is_waited_for"])
