@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from penstock.model.delivery import Ack, Delivery, Extend, Nack, Release, ReplaySource
     from penstock.model.limits import Limits
     from penstock.model.message import Message, NewMessage, Outgoing
-    from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
+    from penstock.model.queue import (
+        Backoff,
+        Ordering,
+        QueuePolicy,
+        RetryPosition,
+        Start,
+        TopicPolicy,
+    )
     from penstock.model.settling_exceptions import Reject, Retry
     from penstock.model.states import State
     from penstock.opening import open  # noqa: A004
@@ -62,6 +69,7 @@ __all__ = [
     "Release",
     "ReplaySource",
     "Retry",
+    "RetryPosition",
     "Start",
     "State",
     "TopicPolicy",
@@ -81,7 +89,14 @@ _NAMES = {
     "penstock.model.delivery": ("Ack", "Delivery", "Extend", "Nack", "Release", "ReplaySource"),
     "penstock.model.limits": ("Limits",),
     "penstock.model.message": ("Message", "NewMessage", "Outgoing"),
-    "penstock.model.queue": ("Backoff", "Ordering", "QueuePolicy", "Start", "TopicPolicy"),
+    "penstock.model.queue": (
+        "Backoff",
+        "Ordering",
+        "QueuePolicy",
+        "RetryPosition",
+        "Start",
+        "TopicPolicy",
+    ),
     "penstock.model.settling_exceptions": ("Reject", "Retry"),
     "penstock.model.states": ("State",),
     "penstock.opening": ("open",),

@@ -34,7 +34,15 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import Limits
 from penstock.model.message import HeaderValue, NewMessage, Offset
-from penstock.model.queue import DedupScope, IfExists, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import (
+    DedupScope,
+    IfExists,
+    Ordering,
+    QueuePolicy,
+    RetryPosition,
+    Start,
+    TopicPolicy,
+)
 from penstock.model.queue_events import MessageEvent
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
@@ -257,6 +265,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         filter: str | None,
         max_attempts: int,
         partition_batch: int,
+        retry_position: RetryPosition,
         max_depth: int | None,
         message_ttl_ms: int | None,
         done_retention_s: int,
@@ -268,11 +277,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         if_exists: IfExists,
     ) -> None:
         fixed = POLICIES[name]
+        ordered = fixed.ordering is Ordering.PARTITION
         policy = replace(
             fixed,
             filter=fixed.filter if filter is None else filter,
             max_attempts=max_attempts,
             partition_batch=partition_batch if fixed.partition_concurrency == 1 else 1,
+            retry_position=fixed.retry_position if ordered else retry_position,
             max_depth=max_depth,
             message_ttl_ms=message_ttl_ms,
             done_retention_s=done_retention_s,

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import hypothesis.strategies as st
 
 from penstock.model.delivery import ReplaySource
-from penstock.model.queue import Backoff, IfExists, Ordering, QueuePolicy, Start
+from penstock.model.queue import Backoff, IfExists, Ordering, QueuePolicy, RetryPosition, Start
 from penstock.model.states import State
 
 __all__ = ["FIRST", "KINDS", "POLICIES", "STEPS", "Draft", "Step"]
@@ -37,8 +37,9 @@ POLICIES: Final = {
     ),
     "red": QueuePolicy(
         filter="color = 'red'",
-        max_attempts=1,
+        max_attempts=2,
         max_depth=6,
+        retry_position=RetryPosition.BACK,
         bucket_size=0,
         dead_letter_topic="dead",
         dead_letter_expired=True,
@@ -148,6 +149,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "filter": st.sampled_from([None, None, "amount >= 5", "topic = 'bills'"]),
             "max_attempts": st.sampled_from([1, 2, 3]),
             "partition_batch": st.sampled_from([1, 2, 3]),
+            "retry_position": st.sampled_from(RetryPosition),
             "max_depth": st.sampled_from([None, None, 5]),
             "message_ttl_ms": st.sampled_from([None, None, 1_000, 30_000]),
             "done_retention_s": st.sampled_from([0, 10, 3600]),

@@ -39,6 +39,7 @@ PUBLIC: Final = {
     "Release",
     "ReplaySource",
     "Retry",
+    "RetryPosition",
     "Start",
     "State",
     "TopicPolicy",

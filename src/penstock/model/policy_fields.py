@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 from penstock.model.duration import Duration
-from penstock.model.queue import Backoff, Ordering
+from penstock.model.queue import Backoff, Ordering, RetryPosition
 from penstock.model.queue_events import MessageEvent
 
 __all__ = ["PolicyChanges", "PolicyFields", "WorkerPolicyFields"]
@@ -36,6 +36,7 @@ class WorkerPolicyFields(TypedDict, total=False):
     ordering: Ordering | str | None
     partition_concurrency: int | None
     partition_batch: int | None
+    retry_position: RetryPosition | str | None
     bucket_size: int | None
     paused: bool | None
     description: str | None

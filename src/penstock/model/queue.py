@@ -31,6 +31,7 @@ __all__ = [
     "Ordering",
     "QueueInfo",
     "QueuePolicy",
+    "RetryPosition",
     "Routing",
     "Start",
     "TopicPolicy",
@@ -69,6 +70,15 @@ class Ordering(StrEnum):
     """Priority descending, then publish order; a stuck delivery does not block others."""
     PARTITION = "partition"
     """Publish order within a partition key; consumers lease partitions."""
+
+
+class RetryPosition(StrEnum):
+    """Where a delivery waits after its claim ended by nack, release or lapse."""
+
+    KEEP = "keep"
+    """At its position in publish order."""
+    BACK = "back"
+    """Behind the deliveries of its priority that wait at that moment."""
 
 
 class Backoff(Struct, frozen=True):
@@ -118,6 +128,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     partition_concurrency: int = 1
     partition_batch: int = 1
     """Consecutive deliveries of a partition that one claim may take, in strict order."""
+    retry_position: RetryPosition = RetryPosition.KEEP
+    """Where a delivery waits that is pending again; unordered queues only."""
     bucket_size: int = 2
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
     dead_letters: bool = True
@@ -275,6 +287,11 @@ def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(ordering, str) or ordering not in tuple(Ordering):
             raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
         converted["ordering"] = Ordering(ordering)
+    if "retry_position" in fields:
+        position = fields["retry_position"]
+        if not isinstance(position, str) or position not in tuple(RetryPosition):
+            raise BadPolicy("retry_position must be 'keep' or 'back'.", field="retry_position")
+        converted["retry_position"] = RetryPosition(position)
     backoff = fields.get("backoff")
     if isinstance(backoff, Mapping):
         try:
@@ -349,6 +366,12 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
         raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
+    if not isinstance(policy.retry_position, RetryPosition):
+        raise BadPolicy("retry_position must be 'keep' or 'back'.", field="retry_position")
+    if policy.retry_position is RetryPosition.BACK and policy.ordering is Ordering.PARTITION:
+        raise BadPolicy(
+            "retry_position must be 'keep' in an ordered queue.", field="retry_position"
+        )
     for field in ("paused", "dead_letters", "dead_letter_expired"):
         if not isinstance(getattr(policy, field), bool):
             raise BadPolicy(f"{field} must be true or false.", field=field)

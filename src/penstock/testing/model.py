@@ -33,6 +33,7 @@ from penstock.model.delivery import (
     RouteReply,
     Settlement,
     SettleReply,
+    Snapshot,
     SweepReply,
     Verdict,
 )
@@ -333,16 +334,18 @@ class Oracle(Engine):
         store, _ = self._open()
         found, dead = store.find(tenant, queue)
         shown = read_verbs.browse(store, found, state, where, dead=dead)
+
+        def key(shown: Snapshot) -> str:
+            rank, position = store.place(found, found.deliveries[shown.message.id])
+            return f"{rank} {position:020}"
+
         if cursor is not None:
-            shown = [s for s in shown if _page_key(s.message.priority, s.message.id) > cursor]
+            shown = [s for s in shown if key(s) > cursor]
         page = shown[:limit]
         if payloads:
             page = [replace(s, payload=store.newest(tenant, s.message.id).payload) for s in page]
-        last = page[-1].message if page else None
-        more = len(shown) > limit and last is not None
-        return Page(
-            items=tuple(page), cursor=_page_key(last.priority, last.id) if more and last else None
-        )
+        more = len(shown) > limit and bool(page)
+        return Page(items=tuple(page), cursor=key(page[-1]) if more else None)
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
         with self._telling() as (store, now):
@@ -490,8 +493,3 @@ def _aborted(outcome: Outcome) -> Outcome:
     if not outcome.ok:
         return outcome
     return Outcome(receipt=outcome.receipt, verdict=Verdict.ABORTED)
-
-
-def _page_key(priority: int, message_id: MessageId) -> str:
-    """A page's cursor: sorts as text in claim order."""
-    return f"{9 - priority} {message_id:020}"

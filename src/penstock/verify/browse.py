@@ -101,8 +101,10 @@ def rank_of(message: Message) -> int:
 class Scan:
     """The deliveries seen at one place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, moves_back: bool = False) -> None:
         self.place = place
+        #: Whether retries wait behind other deliveries, so that ranks are in no order.
+        self.moves_back = moves_back
         self.count = 0
         #: Whether the whole place could be read.
         self.complete = False
@@ -139,6 +141,8 @@ class Scan:
 
     def page_of(self, rank: int) -> tuple[int, str | None]:
         """The page with a delivery of that rank: the rank before the page, and its cursor."""
+        if self.moves_back:
+            return -1, None
         position = bisect_left(self._pages, rank, key=lambda page: page[0]) - 1
         return self._pages[position] if position >= 0 else (-1, None)
 
@@ -146,9 +150,12 @@ class Scan:
 class Scans:
     """The deliveries seen in one queue and its dead-letter queue."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, *, moves_back: bool = False) -> None:
         self.home = home
-        self.by_place = {place: Scan(place) for place in places_of(home)}
+        waiting = (Place(home, State.AVAILABLE), Place(home, State.DELAYED)) if moves_back else ()
+        self.by_place = {
+            place: Scan(place, moves_back=place in waiting) for place in places_of(home)
+        }
         #: Seen as failed in the queue itself; must equal its dead letters.
         self.failed = Scan(Place(home, State.FAILED))
 
@@ -267,7 +274,7 @@ async def find_many(
         for message in left:
             if message.id in shown:
                 found[message.id] = shown[message.id]
-            elif is_last or rank_of(message) <= passed:
+            elif is_last or (not scan.moves_back and rank_of(message) <= passed):
                 found[message.id] = Gone()
         left = [message for message in left if message.id not in found]
     return found

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.errors import StoreCorrupt
 from penstock.model.clock import Clock, SystemClock
-from penstock.model.queue import QueueInfo
+from penstock.model.queue import QueueInfo, RetryPosition
 from penstock.verify.browse import Scan, Scans, Turn, browse, failed_place, home_of, peek
 from penstock.verify.counts import Owners, Picture, Tally, check_counts, take_picture
 from penstock.verify.dead_letters import check_granted, check_lists, check_payloads
@@ -93,7 +93,8 @@ class _Browsing:
 
     def __init__(self, work: Inspection, picture: Picture) -> None:
         self.work = work
-        self.scans = Scans(picture.info.name)
+        back = picture.info.policy.retry_position is RetryPosition.BACK
+        self.scans = Scans(picture.info.name, moves_back=back)
         self.tally = Tally(picture.info)
         self.routing = Routing(work, picture.info)
         self.owners = Owners(work, picture)
@@ -107,7 +108,8 @@ class _Browsing:
                 self.work.damaged(turn.page, f"what is {place}", queue=place.queue)
                 return
             scan.begin_page(turn.before, turn.cursor)
-            await self._check_order(scan, turn)
+            if not scan.moves_back:
+                await self._check_order(scan, turn)
             for item in turn.page.items:
                 scan.add(item.message)
             for item in turn.page.items:

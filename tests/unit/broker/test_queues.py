@@ -19,6 +19,7 @@ from penstock import (
     NewMessage,
     Ordering,
     QueuePolicy,
+    RetryPosition,
     Start,
     TopicPolicy,
 )
@@ -170,6 +171,17 @@ async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> 
     await refuses(q.queues(labels={"a b": "x"}), BadPolicy, "labels", 64)
 
 
+async def test_only_unordered_queues_send_retries_to_the_back(q: Broker, refuses: Refuses) -> None:
+    await refuses(q.create_queue("orders", retry_position="front"), BadPolicy, "retry_position")
+    both = q.create_queue("orders", ordering="partition", retry_position="back")
+    await refuses(both, BadPolicy, "retry_position")
+    before = (await q.create_queue("orders", retry_position="back")).policy
+    assert before.retry_position is RetryPosition.BACK
+    changed = q.update_queue("orders", ordering="partition")
+    await refuses(changed, BadPolicy, "retry_position")
+    assert (await q.queue("orders")).policy == before
+
+
 async def test_a_partition_batch_needs_strict_order(q: Broker, refuses: Refuses) -> None:
     both: dict[str, Any] = {"partition_batch": 2, "partition_concurrency": 2}
     await refuses(q.create_queue("orders", **both), BadPolicy, "partition_batch", 1)
@@ -195,6 +207,7 @@ async def test_null_reverts_to_the_default(q: Broker, field: str) -> None:
         "ordering": "partition",
         "partition_concurrency": 2,
         "partition_batch": 2,
+        "retry_position": "back",
         "bucket_size": 3,
         "dead_letters": False,
         "dead_letter_topic": "dead",

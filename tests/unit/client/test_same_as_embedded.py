@@ -75,6 +75,8 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     yield await q.create_queue("later", start=Start("time", 1), ordering="partition")
     yield await q.update_queue("billing", max_depth=10, throughput_limit=None)
     yield await q.update_queue("billing", dead_letters=False)
+    yield await q.update_queue("billing", retry_position="back")
+    yield await tried(q.update_queue("billing", retry_position="front"))
     yield await tried(q.update_queue("billing", dead_letters=0))  # type: ignore[arg-type]
     yield await q.update_queue("billing", dead_letter_topic="dead", dead_letter_expired=True)
     yield await tried(q.update_queue("billing", dead_letter_topic="a b"))

@@ -128,6 +128,8 @@ def test_backoff_bounds(backoff: Backoff, field: str) -> None:
         ("backoff", {"base_ms": 1}),
         ("description", "\ud800"),
         ("ordering", None),
+        ("retry_position", "back"),
+        ("retry_position", None),
         ("paused", 1),
         ("paused", None),
         ("dead_letters", 0),

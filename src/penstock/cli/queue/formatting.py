@@ -110,6 +110,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("ordering", policy.ordering.value),
         ("partition concurrency", policy.partition_concurrency),
         ("partition batch", policy.partition_batch),
+        ("retry position", policy.retry_position.value),
         ("bucket size", policy.bucket_size),
         ("created", moment(info.created_at)),
         ("routed", "caught up" if info.cursor is None else f"next is offset {info.cursor}"),

@@ -20,7 +20,7 @@ from penstock.cli.amounts import (
 )
 from penstock.cli.options import stacked
 from penstock.model.policy_fields import PolicyChanges
-from penstock.model.queue import Backoff, Ordering
+from penstock.model.queue import Backoff, Ordering, RetryPosition
 from penstock.model.queue_events import MessageEvent
 
 __all__ = ["policy_options", "to_changes"]
@@ -80,6 +80,11 @@ policy_options: Final = stacked(
         "--partition-batch",
         type=int,
         help="The most consecutive deliveries of a partition in one claim.",
+    ),
+    click.option(
+        "--retry-position",
+        type=click.Choice([position.value for position in RetryPosition]),
+        help="Where a retried delivery waits: `keep` its place, or go to the `back`.",
     ),
     click.option("--bucket-size", type=int, help="For key-value engines: an exponent, 0 to 4."),
     click.option(

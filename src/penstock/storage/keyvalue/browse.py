@@ -19,7 +19,6 @@ from penstock.storage.keyvalue.keys import (
     LANE_SPAN,
     LANES,
     NUMBER_MASK,
-    claim_id_of,
 )
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.payloads import read_payload
@@ -140,7 +139,7 @@ def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[i
 
 def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
     """The delivery of a message in a queue or its dead-letter queue: at most one."""
-    claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+    claim_id = queue.claim_id(message.priority, message.id)
     found = _live(queue, claim_id)
     if found is not None:
         yield found

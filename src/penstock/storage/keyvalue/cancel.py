@@ -15,7 +15,6 @@ from penstock.model.delivery import CancelReply
 from penstock.model.message import Message, MessageId
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, changing
-from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.moves import (
     drop_available,
     drop_delayed,
@@ -93,7 +92,7 @@ class _Cancel:
 
 def _find(queue: Queue, message: Message) -> Callable[[], None] | None:
     """The function that removes the delivery from the queue or its dead letters; None if none."""
-    claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+    claim_id = queue.claim_id(message.priority, message.id)
     held = queue.shelf.held(claim_id)
     if held is not None:
         return partial(drop_in_flight, queue, held)

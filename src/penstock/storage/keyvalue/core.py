@@ -13,7 +13,7 @@ from typing import Final
 from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
 from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
-from penstock.model.queue import Ordering, QueuePolicy, auto_created_policy
+from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, auto_created_policy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.chain import Chain
@@ -32,6 +32,7 @@ from penstock.storage.keyvalue.log import SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.long_changes import STEP, LongChanges
 from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
+from penstock.storage.keyvalue.positions import Positions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
@@ -44,11 +45,12 @@ from penstock.storage.turns import SLICE_S
 __all__ = ["FORMAT_VERSION", "SLICE", "Core"]
 
 #: Incremented with every change of the records that an older Penstock cannot read.
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 #: The format of a new store, until it contains something from a later one: format 2 added queues
 #: whose records are keyed by their number.
 _FIRST_FORMAT: Final = 1
 _KEYED_BY_NUMBER_FORMAT: Final = 2
+_POSITIONS_FORMAT: Final = 3
 #: Decoded deliveries cached over all queues, besides those in flight: about 50 MB.
 _CACHED_ENTRIES: Final = 50_000
 _MIN_BUCKETS: Final = 2
@@ -177,8 +179,7 @@ class Core:
 
     def register(self, queue: Queue) -> None:
         self.stage.put(QUEUE_NUMBER_KEY, seal(_U64.pack(self._next_queue_number)))
-        if queue.keyed_by_number and self.format_version < _KEYED_BY_NUMBER_FORMAT:
-            self._write_format(_KEYED_BY_NUMBER_FORMAT)
+        self._raise_format(queue)
         queue.write_spec()
         queue.touch()
         self.tenant(queue.tenant).add(queue)
@@ -206,7 +207,14 @@ class Core:
                     f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
                     field=field,
                 )
+        to_keep = queue.positions is not None and policy.retry_position is RetryPosition.KEEP
+        if to_keep and (queue.depth or (queue.dead and queue.dead.depth)):
+            raise QueueNotEmpty(
+                f"retry_position of queue {queue.name!r} cannot change while it has deliveries.",
+                field="retry_position",
+            )
         queue.change_policy(policy, changed)
+        queue.positions = self._positions(queue)
         owner.bounded += (policy.max_depth is not None) - (before.max_depth is not None)
         if before.ordering is not policy.ordering:
             ordered = policy.ordering is Ordering.PARTITION
@@ -219,6 +227,7 @@ class Core:
         if before.filter != policy.filter:
             queue.filter_version += 1
             owner.reindex(queue)
+        self._raise_format(queue)
         queue.write_spec()
 
     def queues(self) -> list[Queue]:
@@ -244,6 +253,19 @@ class Core:
         """Whether a deleted queue left records behind, as versions up to format 1 could."""
         return self.stage.get(QueueKeys(tenant, name).state) is not None
 
+    def _positions(self, queue: Queue) -> Positions | None:
+        if queue.policy.retry_position is RetryPosition.KEEP:
+            return None
+        return Positions(self.stage, queue.keys, self.log.draw_position)
+
+    def _raise_format(self, queue: Queue) -> None:
+        """Raise the format of the store to the one that the queue needs."""
+        needed = _KEYED_BY_NUMBER_FORMAT if queue.keyed_by_number else _FIRST_FORMAT
+        if queue.positions is not None:
+            needed = _POSITIONS_FORMAT
+        if self.format_version < needed:
+            self._write_format(needed)
+
     def _write_format(self, version: int) -> None:
         self.format_version = version
         self.stage.put(FORMAT_KEY, seal(_U32.pack(version)))
@@ -262,6 +284,7 @@ class Core:
             receipts=self.receipts,
             keyed_by_number=keyed_by_number,
         )
+        queue.positions = self._positions(queue)
         if policy.ordering is Ordering.PARTITION:
             queue.partitions = self._partitions(queue)
         return queue

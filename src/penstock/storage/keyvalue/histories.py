@@ -120,6 +120,9 @@ def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int,
         if queue.expired_count:
             for message_id, _ in _settled(queue.expired, first + low, first + high):
                 places[message_id] = waiting
+    if queue.positions is not None:
+        for key in queue.positions.between(low, high):
+            places[int.from_bytes(key[-8:], "big")] = waiting
     for entry in queue.claims.values():
         if low <= entry.message_id < high:
             places[entry.message_id] = in_flight

@@ -51,6 +51,7 @@ __all__ = [
     "open_key",
     "partition_dedup_key",
     "payload_key",
+    "publish_claim_id",
     "replaced_key",
     "replacement_key",
     "segment_meta_key",
@@ -107,6 +108,7 @@ _BATCH = _OURS + b"\x17"
 IDENTITY_KEY: Final = _OURS + b"\x18"
 _SETTLE = _OURS + b"\x1a"
 _PARTITION_DEDUP = _OURS + b"\x1b"
+_POSITION = _OURS + b"\x1c"
 LINK_PREFIX: Final = _OURS + b"\x19"
 PIECES_KEY: Final = _OURS + b"\x1f"
 
@@ -127,6 +129,11 @@ def claim_id_of(exponent: int, priority: int, message_id: int) -> int:
 def message_id_of(claim_id: int) -> int:
     """The message id inside a claim id."""
     return (claim_id & NUMBER_MASK) % LANE_SPAN
+
+
+def publish_claim_id(claim_id: int, message_id: int) -> int:
+    """The claim id at the message's publish position, for one of any position."""
+    return claim_id - message_id_of(claim_id) + message_id
 
 
 def claim_ranges(low: int, high: int, exponents: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -301,6 +308,7 @@ class QueueKeys:
         "leases",
         "partition",
         "place",
+        "position",
         "replayed",
         "result",
         "retention",
@@ -335,12 +343,14 @@ class QueueKeys:
         self.sequence = _SEQUENCE + name
         self.consumer = _CONSUMER + name
         self.replayed = _REPLAYED + name
+        self.position = _POSITION + name
 
     def ranges(self) -> list[tuple[bytes, bytes]]:
         """The ranges of all keys of the queue except its spec, for deletion."""
         prefixes = (
             *(kind + self._name for kind in (_ACTIVE, _DONE, _FAILED, _ATTEMPTS)),
             *(_OURS + bytes((kind,)) + self._name for kind in range(_STATE[2], _REPLAYED[2] + 1)),
+            self.position,
         )
         return [(prefix, prefix_end(prefix)) for prefix in prefixes]
 

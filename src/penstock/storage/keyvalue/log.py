@@ -170,11 +170,8 @@ class Log:
         """
         self._latest = max(self._latest, now)
         first = self.next_offset
-        self.next_offset = end = first + count
-        if end > self._block_end:
-            size = max(_BLOCK, end - self._block_end)
-            self._stage.put(SEQ_BLOCK_KEY, _PAIR.pack(self._block_end, size))
-            self._block_end += size
+        self.next_offset = first + count
+        self._extend_block()
         last = self.segments[-1] if self.segments else None
         if (
             last is None
@@ -183,6 +180,20 @@ class Log:
         ):
             self.open_segment(first, now)
         return first
+
+    def draw_position(self) -> int:
+        """A number above all offsets so far and below all later ones; no entry has it."""
+        position = self.next_offset
+        self.next_offset += 1
+        self._extend_block()
+        return position
+
+    def _extend_block(self) -> None:
+        """Reserve another block in this commit, if the last one is used up."""
+        if self.next_offset > self._block_end:
+            size = max(_BLOCK, self.next_offset - self._block_end)
+            self._stage.put(SEQ_BLOCK_KEY, _PAIR.pack(self._block_end, size))
+            self._block_end += size
 
     def open_segment(self, start: int, now: int) -> None:
         """Seal the current segment, and begin the next at ``start``.

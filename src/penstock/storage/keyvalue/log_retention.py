@@ -156,6 +156,9 @@ def _find(queue: Queue, low: int, high: int) -> _Witness | None:
         found = queue.shelf.find_any(low, high, exponent)
         if found is not None:
             return _Witness(queue, partial(queue.shelf.holds, found))
+    if queue.positions is not None:
+        for key in queue.positions.between(low, high):
+            return _Witness(queue, partial(_is_stored, queue, key))
     if queue.delayed_count:
         place = queue.keys.place
         for first, end in claim_ranges(low, high, (exponent,)):

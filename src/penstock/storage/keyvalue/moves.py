@@ -23,10 +23,11 @@ from penstock.model.queue_events import EVENTS_TOPIC
 from penstock.model.states import LIVE, State, Transition
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
-from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
+from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key, publish_claim_id
 from penstock.storage.keyvalue.metadata import entering
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.payloads import read_payload
+from penstock.storage.keyvalue.positions import Positions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import receipt_of
 from penstock.storage.keyvalue.records import AVAILABLE, Logged, append_attempt, first_attempt
@@ -109,6 +110,9 @@ class GrantReads:
         if queue.is_dead_letter:
             self.errors = [queue.trail(entry.message_id).last_error for entry in entries]
         replays = queue.home.replays
+        if queue.positions is not None:
+            for entry in entries:
+                queue.shelf.load(publish_claim_id(entry.claim_id, entry.message_id))
         for entry in entries:
             if entry.attempts or replays:
                 key = queue.keys.attempts + entry.message_id.to_bytes(8, "big")
@@ -133,6 +137,8 @@ def grant(
     last = home.last_grant
     ordered = queue.partitions is not None
     known = reads.attempts
+    if queue.positions is not None:
+        _bring_home(queue, queue.positions, entries)
     out: list[Delivery] = []
     tags = queue.receipts.tags(number, last + 1, len(entries)) if entries else []
     for entry, payload, tag in zip(entries, payloads, tags, strict=True):
@@ -166,6 +172,14 @@ def grant(
     queue.touch()
     home.touch()
     return out
+
+
+def _bring_home(queue: Queue, positions: Positions, entries: list[Entry]) -> None:
+    """Give taken entries their publish positions, which deliveries in flight have."""
+    for entry in entries:
+        queue.unwatch_expiry(entry)
+        positions.bring_home(entry)
+        queue.watch_expiry(entry)
 
 
 def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
@@ -225,8 +239,16 @@ def give_back(
     elif ending.state is State.EXPIRED:
         queue.expired.load(entry.claim_id)
     key = None if ending.state in LIVE else key_to_close(queue, entry.message)
+    back = None
+    if queue.positions is not None and ending.state in LIVE:
+        back = queue.positions.behind_all(entry)
+        queue.shelf.load(back)
     _note_end(queue, entry, now, transition, ending, trail)
     queue.take_in_flight(entry)
+    if queue.positions is not None and back is not None:
+        queue.unwatch_expiry(entry)
+        queue.positions.move(entry, back)
+        queue.watch_expiry(entry)
     if transition is Transition.NACK:
         queue.nacks += 1
     _end(queue, entry, now, transition, ending, trail)
@@ -271,7 +293,7 @@ def is_exhausted(queue: Queue, entry: Entry) -> bool:
 def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     """Available to failed: ``max_attempts`` was lowered, and no attempts are left."""
     trail = queue.trail(entry.message_id)
-    _dead(queue).shelf.load(entry.claim_id)
+    _dead(queue).shelf.load(publish_claim_id(entry.claim_id, entry.message_id))
     key = key_to_close(queue, entry.message)
     ending = decisions.exhausted(queue.policy, entry.message.max_attempts)
     _note_end(queue, entry, now, Transition.EXHAUST, ending, trail)
@@ -369,7 +391,7 @@ def key_to_close(queue: Queue, message: Message) -> bytes | None:
 
 def _look_at_waiting(queue: Queue, entry: Entry, now: int) -> tuple[Trail, bytes | None]:
     """Read what expiring a waiting delivery needs."""
-    queue.expired.load(entry.claim_id)
+    queue.expired.load(publish_claim_id(entry.claim_id, entry.message_id))
     trail, key = queue.trail(entry.message_id), key_to_close(queue, entry.message)
     _note_end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     return trail, key
@@ -464,6 +486,8 @@ def _leave_live(queue: Queue, entry: Entry) -> None:
     queue.unwatch_expiry(entry)
     if queue.partitions is not None:
         queue.partitions.removed(entry)
+    elif queue.positions is not None:
+        queue.positions.bring_home(entry)
 
 
 def _notify_ended(queue: Queue) -> None:

@@ -32,7 +32,7 @@ from penstock.storage.contract import Outgoing
 from penstock.storage.dedup_scope import is_partitioned, stored_id
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
-from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
+from penstock.storage.keyvalue.keys import open_key, payload_key
 from penstock.storage.keyvalue.long_changes import message_steps
 from penstock.storage.keyvalue.metadata import encode_metadata, entering
 from penstock.storage.keyvalue.moves import assign_many, drop_available, drop_delayed
@@ -457,7 +457,7 @@ class Plan:
         for position, queue in enumerate(change.left, 1):
             if not position % self._step:
                 yield
-            claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+            claim_id = queue.claim_id(message.priority, message.id)
             delayed = queue.find_delayed(claim_id)
             if delayed is None:
                 drop_available(queue, claim_id)

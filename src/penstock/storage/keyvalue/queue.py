@@ -28,6 +28,7 @@ from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
 from penstock.storage.keyvalue.notifications import Notifier
+from penstock.storage.keyvalue.positions import Positions
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     KEYED_BY_NUMBER,
@@ -109,6 +110,8 @@ class Queue:
         #: Retention slot key to the earliest settle time in its bucket, where that is known.
         self.slot_times: dict[bytes, int] = {}
         self.partitions: Partitions | None = None
+        #: None unless deliveries that are pending again go behind those that wait.
+        self.positions: Positions | None = None
         self._count_from_zero()
         self.epoch = 0
         #: The number of the newest grant, shared with the dead-letter queue.
@@ -139,10 +142,6 @@ class Queue:
         self.grants = self.acks = self.nacks = self.failures = 0
 
     # -- describing --------------------------------------------------------------------
-
-    @property
-    def ordered(self) -> bool:
-        return self.partitions is not None
 
     @property
     def paused(self) -> bool:
@@ -334,7 +333,7 @@ class Queue:
 
     def replace_waiting(self, message: Message, metadata: bytes) -> None:
         """Replace the metadata of an unclaimed delivery, keeping its position."""
-        claim_id = claim_id_of(self.policy.bucket_size, message.priority, message.id)
+        claim_id = self.claim_id(message.priority, message.id)
         delayed = self.find_delayed(claim_id)
         if delayed is not None:
             due_at, entry = delayed
@@ -349,6 +348,11 @@ class Queue:
             self.shelf.add(entry)
         self.watch_expiry(entry)
         self.ready()  # An expired one that was not swept yet may be claimable again.
+
+    def claim_id(self, priority: int, message_id: int) -> int:
+        """The claim id of a message's delivery, if the queue has one."""
+        moved = None if self.positions is None else self.positions.find(message_id)
+        return moved or claim_id_of(self.policy.bucket_size, priority, message_id)
 
     def due_of(self, claim_id: int) -> int | None:
         """The due time of a delayed delivery; None if it is not delayed."""

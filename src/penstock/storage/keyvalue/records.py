@@ -15,7 +15,7 @@ import msgspec
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
 from penstock.model.message import Message
-from penstock.model.queue import Backoff, Ordering, QueuePolicy
+from penstock.model.queue import Backoff, Ordering, QueuePolicy, RetryPosition
 from penstock.model.queue_events import MessageEvent
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
 
@@ -195,6 +195,8 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
     if not policy.dead_letters:
         fields["dead_letters"] = 0
+    if policy.retry_position is RetryPosition.BACK:
+        fields["retry_position"] = 1
     if policy.partition_batch > 1:
         fields["partition_batch"] = policy.partition_batch
     if policy.dead_letter_topic is not None:
@@ -262,6 +264,9 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         failed_retention_s=fields.pop("failed_retention_s", defaults.failed_retention_s),
         partition_concurrency=fields.pop("partition_concurrency", 1),
         partition_batch=fields.pop("partition_batch", 1),
+        retry_position=(
+            RetryPosition.BACK if fields.pop("retry_position", 0) else RetryPosition.KEEP
+        ),
         dead_letters=bool(fields.pop("dead_letters", 1)),
         dead_letter_topic=texts.get("dead_letter_topic"),
         dead_letter_expired=bool(fields.pop("dead_letter_expired", 0)),

@@ -255,7 +255,7 @@ class Purge:
 
     def _remove(self, message: Message) -> None:
         queue = self.queue
-        claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+        claim_id = queue.claim_id(message.priority, message.id)
         match self._state:
             case State.AVAILABLE:
                 drop_available(queue, claim_id)

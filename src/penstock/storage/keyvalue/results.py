@@ -6,7 +6,6 @@ from penstock.errors import UnknownDelivery
 from penstock.model.delivery import Result, ResultStatus
 from penstock.model.message import Message
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["result_of"]
@@ -72,7 +71,7 @@ def _done(queue: Queue, message: Message) -> Result | None:
 
 def _unended(queue: Queue, message: Message) -> Entry | None:
     """The delivery in flight, delayed or available."""
-    claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+    claim_id = queue.claim_id(message.priority, message.id)
     held = queue.shelf.held(claim_id)
     if held is not None:
         return held

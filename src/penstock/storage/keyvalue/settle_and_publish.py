@@ -81,9 +81,17 @@ class SettleAndPublish:
         yield from leaving(queue, settlements, now, step, gone)
         returned = {item.receipt for item in settlements if not isinstance(item, Extend)}
         plan.waiting_keys.returning = returned - gone
-        yield from plan.decide()
-        yield from plan.check_depth(queue, len(gone))
-        yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
+        positions = queue.positions
+        if positions is not None:
+            # Before the plan reserves offsets: what is returned precedes what is published.
+            positions.draw_ahead(len(returned - gone))
+        try:
+            yield from plan.decide()
+            yield from plan.check_depth(queue, len(gone))
+            yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
+        finally:
+            if positions is not None:
+                positions.drop_drawn()
         yield from plan.apply()
         yield from append_copies(self._core)
         self.reply = SettleReply(tuple(outcomes), plan.replies, _NOT_YET)

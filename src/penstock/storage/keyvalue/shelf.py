@@ -32,6 +32,7 @@ from penstock.storage.keyvalue.keys import (
     bucket_of,
     check_claim_id,
     claim_ranges,
+    message_id_of,
 )
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
@@ -416,7 +417,8 @@ class Shelf:
     def _fill(self, bucket: Bucket, value: bytes) -> None:
         entries = self._waiting_entries(value)
         for entry in entries:
-            check_claim_id(entry.claim_id, entry.message_id)
+            if not self._is_moved(entry):
+                check_claim_id(entry.claim_id, entry.message_id)
             if bucket_of(entry.claim_id) != bucket.bucket_id:
                 raise StoreCorrupt("A bucket holds an entry of another bucket.")
         bucket.available = {entry.claim_id: entry for entry in entries}
@@ -424,6 +426,13 @@ class Shelf:
             ids = list(bucket.available)
             bucket.in_order = ids == sorted(ids)
             insort(self._lane(bucket.bucket_id).heads, bucket.bucket_id)
+
+    def _is_moved(self, entry: Entry) -> bool:
+        """Whether a position record has the entry's claim id."""
+        if message_id_of(entry.claim_id) == entry.message_id:
+            return False
+        value = self._stage.get(self._keys.position + entry.message_id.to_bytes(8, "big"))
+        return value is not None and value == seal(entry.claim_id.to_bytes(8, "little"))
 
     def _waiting_entries(self, value: bytes) -> list[Entry]:
         if not self._dead_letters:

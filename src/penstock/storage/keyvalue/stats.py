@@ -65,6 +65,9 @@ def _unsettled_ids(queue: Queue) -> Iterator[int]:
             yield next(iter(bucket.available.values())).message_id
     for entry in queue.claims.values():
         yield entry.message_id
+    moved = None if queue.positions is None else queue.positions.lowest()
+    if moved is not None:
+        yield moved
     if queue.delayed_count:
         base = queue.policy.bucket_size << EXPONENT_SHIFT
         for lane in range(LANES):

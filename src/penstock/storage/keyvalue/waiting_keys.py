@@ -17,7 +17,7 @@ from penstock.model.delivery import Receipt
 from penstock.model.message import Message
 from penstock.storage.contract import Outgoing
 from penstock.storage.keyvalue.core import Core
-from penstock.storage.keyvalue.keys import claim_id_of, open_key
+from penstock.storage.keyvalue.keys import open_key
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
@@ -99,7 +99,7 @@ class WaitingKeys:
             queue = self._tenant.queues.get(name)
             if queue is None:
                 continue
-            claim_id = claim_id_of(queue.policy.bucket_size, record.priority, record.message_id)
+            claim_id = queue.claim_id(record.priority, record.message_id)
             held = queue.shelf.held(claim_id)
             if held is not None:
                 yield queue if held.receipt in self.returning else None

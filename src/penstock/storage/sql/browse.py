@@ -16,6 +16,7 @@ from penstock.filters import Filter, Selection
 from penstock.model.delivery import Page, PurgeReply, QueueStats, Snapshot
 from penstock.model.limits import MAX_OFFSET, MAX_PRIORITY
 from penstock.model.message import Message, Offset
+from penstock.model.queue import RetryPosition
 from penstock.model.states import State
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue, Tenant
@@ -112,7 +113,7 @@ async def _select(
         for item in batch:
             if len(selected) == limit or looked == MAX_SCAN:
                 return selected, last
-            looked, last = looked + 1, (item.rank, item.message_id)
+            looked, last = looked + 1, (item.rank, item.position)
             if item.message_id in messages:
                 selected.append((item, messages[item.message_id]))
 
@@ -203,8 +204,9 @@ async def _remove(
     # Before it was locked, a message may have been replaced by one the filter rejects.
     meant = await _matching(core, work, list(held.values()), where)
     by_run: dict[int, tuple[DeliveryGroup, list[int]]] = {}
-    for _, message_id, group in meant:
-        by_run.setdefault(id(group), (group, []))[1].append(segment_of(message_id)[1])
+    for item in meant:
+        known = by_run.setdefault(id(item.group), (item.group, []))
+        known[1].append(segment_of(item.message_id)[1])
     for group, members in by_run.values():
         moves.remove(work, group, members)
     await work.write()
@@ -235,6 +237,7 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
         end = await end_of_log(session, known.number, settled)
         cursor = None if dead else await _cursor(session, found)
         groups = await _front(session, found, dead=dead)
+        lowest = [] if dead else await _lowest(session, found)
         counts = await _counts(session, found)
         phases = DEAD if dead else 0
         live = sum(counts[phase] for phase in (_DEAD_LIVE if dead else LIVE))
@@ -257,7 +260,7 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
             acks=counts[Kind.of(Kind.ACKS, dead=dead)],
             nacks=counts[Kind.of(Kind.NACKS, dead=dead)],
             failures=counts[Kind.of(Kind.FAILURES, dead=dead)],
-            watermark=_watermark(groups, end, cursor),
+            watermark=_watermark([*groups, *lowest], end, cursor),
             lag=live + await _unrouted(session, known, cursor),
             partitions=await partition_stats(session, found) if ordered else (),
         )
@@ -282,6 +285,18 @@ async def _front(session: Session, queue: Queue, *, dead: bool) -> list[Delivery
     return [DeliveryGroup.read(row) for row in rows]
 
 
+async def _lowest(session: Session, queue: Queue) -> list[DeliveryGroup]:
+    """The first groups by message where deliveries may have moved to the back.
+
+    Reads all groups that were handed out before: claim order is not the order of messages there.
+    """
+    if queue.policy.retry_position is RetryPosition.KEEP:
+        return []
+    phases = [int(phase) for phase in LIVE if phase is not Phase.FRESH]
+    rows = await session.fetch("lowest_groups", queue=queue.number, phases=phases)
+    return [DeliveryGroup.read(row) for row in rows]
+
+
 async def _counts(session: Session, queue: Queue) -> Counter[int]:
     """The tallies by kind; fresh deliveries count as returned."""
     rows = await session.fetch("tallies", queue=queue.number)
@@ -291,8 +306,14 @@ async def _counts(session: Session, queue: Queue) -> Counter[int]:
 async def _oldest(
     core: Core, session: Session, known: Tenant, groups: Iterable[DeliveryGroup]
 ) -> int | None:
-    """When the oldest available message was published; it is the first of its rank."""
-    offsets = [group.record.entry or group.first for group in groups if group.phase in _AVAILABLE]
+    """When the oldest message was published that is the first available one of its rank."""
+    firsts: dict[int, DeliveryGroup] = {}
+    for group in groups:
+        if group.phase in _AVAILABLE:
+            known_first = firsts.setdefault(group.rank, group)
+            if group.position < known_first.position:
+                firsts[group.rank] = group
+    offsets = [group.record.entry or group.first for group in firsts.values()]
     found = await core.segments.messages(session, known.number, offsets)
     return min((message.published_at for message in found.values()), default=None)
 

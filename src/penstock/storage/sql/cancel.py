@@ -67,7 +67,7 @@ async def _hold(
     """Lock the groups of the message's deliveries; returns them by queue."""
     held: dict[int, DeliveryGroup] = {}
     for number, group in sorted((await _groups(work, id, queues, phases)).items()):
-        locked = await hold(work, [Item(group.rank, id, group)], phases)
+        locked = await hold(work, [Item.of(group, id)], phases)
         if id in locked:
             held[number] = locked[id].group
     if (await _groups(work, id, queues, phases)).keys() - held.keys():

@@ -135,7 +135,9 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
         raise NeedsTransaction
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
     rows = await work.session.due_groups(queue.number, phases, work.now, _MAX_TIMERS)
-    for group in work.hold_all(rows):
+    groups = work.hold_all(rows)
+    await moves.draw_for_lapses(work, queue, groups)
+    for group in groups:
         if work.copied < MAX_COPIES:
             moves.let_time_act(work, queue, group)
     if rows:
@@ -326,7 +328,7 @@ def _bound(
         of_phase = [group for group in groups if group.phase == phase]
         if len(of_phase) >= most:
             last = of_phase[-1]
-            ends.append((last.rank, int(last.first)))
+            ends.append((last.rank, last.position))
     return min(ends, default=None)
 
 
@@ -337,9 +339,15 @@ def _before(stretches: list[Stretch], bound: tuple[int, int] | None) -> list[Str
     rank, (segment, last) = bound[0], segment_of(bound[1])
     kept: list[Stretch] = []
     for group, members in stretches:
-        if (group.rank, group.segment) < (rank, segment):
+        there, index = segment_of(group.position)
+        if (group.rank, there) < (rank, segment):
             kept.append((group, members))
-        elif (group.rank, group.segment) == (rank, segment) and members[0] <= last:
+        elif (group.rank, there) != (rank, segment):
+            continue
+        elif group.record.position is not None:
+            if index <= last:
+                kept.append((group, members))
+        elif members[0] <= last:
             kept.append((group, members[: bisect_right(members, last)]))
     return kept
 

@@ -250,6 +250,8 @@ class DeliveryRecord(Struct, frozen=True, array_like=True):
     claim's deliveries were extended."""
     max_attempts: int | None = None
     """The message's own limit, which overrides the queue's."""
+    position: int | None = None
+    """Where a waiting delivery is that was sent to the back; such a group has one member."""
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
         """The history with one more mark, cut to its maximum length."""
@@ -281,7 +283,7 @@ class Row(NamedTuple):
     phase: int
     rank: int
     row_key: int
-    """The claim number of a group in flight; otherwise the message id of the first member."""
+    """The claim number of a group in flight; otherwise the position of the first member."""
     segment: int
     size: int
     until: int | None
@@ -338,6 +340,11 @@ class DeliveryGroup:
         """The first member."""
         return message_id(self.segment, self.members[0])
 
+    @property
+    def position(self) -> int:
+        """The position of the first member, if the group waits or was settled."""
+        return self.first if self.record.position is None else self.record.position
+
     def ids(self) -> list[MessageId]:
         """The message ids of the members, in order."""
         base = self.segment << INDEX_BITS
@@ -363,7 +370,7 @@ class DeliveryGroup:
     def key(self) -> PrimaryKey:
         """Its primary key."""
         in_flight = self.phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
-        row_key = self.record.row_key if in_flight else self.first
+        row_key = self.record.row_key if in_flight else self.position
         return self.queue, int(self.phase), self.rank, row_key
 
     def row(self) -> Row:
@@ -400,7 +407,7 @@ def _unpack(data: bytes, size: int) -> Sequence[int]:
 def in_order(
     groups: Sequence[DeliveryGroup], most: int
 ) -> list[tuple[DeliveryGroup, Sequence[int]]]:
-    """The deliveries of the groups in claim order, rank and then message id, as stretches (C4).
+    """The deliveries of the groups in claim order, rank and then position, as stretches (C4).
 
     A stretch is consecutive members of one group. Groups of different segments or ranks do not
     overlap, so a group is mostly one stretch. Returns at least the first ``most`` deliveries.
@@ -408,11 +415,16 @@ def in_order(
     if len(groups) == 1:
         return [(groups[0], groups[0].members)]
     found: list[tuple[DeliveryGroup, Sequence[int]]] = []
-    ordered = sorted(groups, key=lambda group: (group.rank, group.segment))
-    for _, group in groupby(ordered, key=lambda group: (group.rank, group.segment)):
+    ordered = sorted(groups, key=_stretch_of)
+    for _, group in groupby(ordered, key=_stretch_of):
         alike = list(group)
         if len(alike) == 1:
             found.append((alike[0], alike[0].members))
+            continue
+        if alike[0].record.position is not None:
+            # No message is in a segment that positions were drawn from.
+            alike.sort(key=lambda moved: moved.position)
+            found += [(moved, moved.members) for moved in alike]
             continue
         members = sorted(
             (index, nth) for nth, group in enumerate(alike) for index in group.members[:most]
@@ -420,6 +432,11 @@ def in_order(
         for nth, stretch in groupby(members, key=lambda member: member[1]):
             found.append((alike[nth], [index for index, _ in stretch]))
     return found
+
+
+def _stretch_of(group: DeliveryGroup) -> tuple[int, int]:
+    """The rank, and the segment of the position: groups that share both may interleave."""
+    return group.rank, group.position >> INDEX_BITS
 
 
 # -- rows in flight that this server wrote -------------------------------------------

@@ -66,8 +66,20 @@ class Item(NamedTuple):
     """A delivery, and its group when it was read."""
 
     rank: int
-    message_id: MessageId
+    position: int
     group: DeliveryGroup
+
+    @classmethod
+    def of(cls, group: DeliveryGroup, message: MessageId) -> Item:
+        """The delivery of a message, which is a member of the group."""
+        moved = group.record.position
+        return cls(group.rank, message if moved is None else moved, group)
+
+    @property
+    def message_id(self) -> MessageId:
+        """The message of the delivery."""
+        moved = self.group.record.position
+        return MessageId(self.position) if moved is None else self.group.first
 
     @property
     def offset(self) -> int:
@@ -82,7 +94,7 @@ _publish_order: Final[Callable[[Item], tuple[int, int]]] = itemgetter(1, 0)
 def _items(groups: Iterable[DeliveryGroup], after: Position) -> Iterator[Item]:
     for group in groups:
         for index in group.members:
-            item = Item(group.rank, message_id(group.segment, index), group)
+            item = Item.of(group, message_id(group.segment, index))
             if item[:2] > after:
                 yield item
 
@@ -246,7 +258,7 @@ async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> di
         for group in groups:
             for message in group.ids():
                 if message in wanted:
-                    found[message] = Item(group.rank, message, group)
+                    found[message] = Item.of(group, message)
 
     row_keys: defaultdict[tuple[int, Phase], set[tuple[int, int]]] = defaultdict(set)
     for item in items:

@@ -6,7 +6,7 @@ one state (S3), appends one mark to their history, and records which queues to n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,6 +16,9 @@ from penstock.model.dead_letter_copies import copies
 from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.delivery_events import reports
 from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import MessageId
+from penstock.model.queue import RetryPosition
+from penstock.model.states import LIVE as LIVE_STATES
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.deliveries import (
@@ -27,10 +30,13 @@ from penstock.storage.sql.deliveries import (
     Mark,
     Phase,
     is_dead,
+    message_id,
 )
 from penstock.storage.sql.work import EndedGroup, Work
 
 __all__ = [
+    "draw_for_lapses",
+    "draw_positions",
     "exhaust",
     "expire",
     "finish",
@@ -81,6 +87,7 @@ def grant(
         deadline=deadline,
         due_at=None,
         marks=record.marked(mark),
+        position=None,
     )
     work.move(group, members, Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT, granted)
     work.count(group.queue, Kind.of(Kind.GRANTS, dead=dead), len(members))
@@ -168,8 +175,41 @@ def give_back(
         error=error,
         delay_ms=delay_ms,
     )
-    _end(work, group, members, transition, ending, record)
+    if _moves_back(queue, dead=dead) and ending.state in LIVE_STATES:
+        for index in members:
+            position = work.positions[queue.number, message_id(group.segment, index)]
+            _end(work, group, [index], transition, ending, record, position)
+    else:
+        _end(work, group, members, transition, ending, record)
     return ending
+
+
+def _moves_back(queue: Queue, *, dead: bool) -> bool:
+    """Whether deliveries that are pending again go behind those that wait."""
+    return queue.policy.retry_position is RetryPosition.BACK and not dead
+
+
+async def draw_positions(
+    work: Work, queue: Queue, messages: Sequence[MessageId], *, dead: bool
+) -> None:
+    """Draw positions for deliveries that may be given back, in this order.
+
+    Must precede ``give_back`` in a queue where they go to the back.
+    """
+    if messages and _moves_back(queue, dead=dead):
+        await work.draw_positions(queue.number, messages)
+
+
+async def draw_for_lapses(work: Work, queue: Queue, groups: Iterable[DeliveryGroup]) -> None:
+    """Draw positions for the deliveries whose leases ``let_time_act`` ends, by deadline."""
+    if _moves_back(queue, dead=False):
+        lapsing = [
+            (group.record.deadline or 0, message)
+            for group in groups
+            if group.phase is Phase.IN_FLIGHT
+            for message in group.ids()
+        ]
+        await draw_positions(work, queue, [message for _, message in sorted(lapsing)], dead=False)
 
 
 def _end(
@@ -179,6 +219,7 @@ def _end(
     transition: Transition,
     ending: Ending,
     record: DeliveryRecord,
+    position: int | None = None,
 ) -> None:
     """Move deliveries to where their claim, or their time in the queue, ends."""
     state, error, due_at, removed = ending
@@ -202,6 +243,7 @@ def _end(
         due_at=due_at,
         error=record.error if error is None else error,
         marks=record.marked(mark),
+        position=position,
     )
     match state:
         case State.FAILED:

@@ -17,6 +17,7 @@ from penstock.model.queue import (
     Ordering,
     QueueInfo,
     QueuePolicy,
+    RetryPosition,
     Start,
     TopicPolicy,
     auto_created_policy,
@@ -192,16 +193,22 @@ def _first(segment: Segment, index: int, since: int) -> Offset | None:
 
 async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -> Queue:
     old = queue.policy
-    if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
+    to_keep = (old.retry_position, policy.retry_position) == (
+        RetryPosition.BACK,
+        RetryPosition.KEEP,
+    )
+    if to_keep or (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
         # Lock first: a route or a replay counts what it adds before it releases this lock.
         routed = await compaction.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
         if any(int(depth or 0) for _, depth in rows):
+            field = "bucket_size" if old.bucket_size != policy.bucket_size else "retry_position"
+            field = "ordering" if old.ordering != policy.ordering else field
             raise QueueNotEmpty(
-                "bucket_size and ordering can change only while nothing waits or has failed.",
-                field="ordering" if old.ordering != policy.ordering else "bucket_size",
+                f"{field} can change like this only while nothing waits or has failed.",
+                field=field,
             )
         if policy.ordering != old.ordering:
             await work.session.run("clear_consumers", queue=queue.number)

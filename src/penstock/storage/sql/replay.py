@@ -236,7 +236,7 @@ class _Replay:
         )
         there: dict[int, Item] = {}
         for group in map(DeliveryGroup.read, rows):
-            there.update((id_, Item(group.rank, id_, group)) for id_ in group.ids())
+            there.update((id_, Item.of(group, id_)) for id_ in group.ids())
             await self._rest()
         candidates = [_Candidate(message, there.get(message.id)) for message in messages]
         return [c for c in candidates if c.item is None or c.item.group.phase in _ENDED]

@@ -131,4 +131,4 @@ async def _take(
 
 
 def _claim_order(item: Item) -> tuple[int, int]:
-    return item.rank, item.message_id
+    return item.rank, item.position

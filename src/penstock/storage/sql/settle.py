@@ -24,6 +24,7 @@ from penstock.model.delivery import (
     SettleReply,
     Verdict,
 )
+from penstock.model.queue import RetryPosition
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
@@ -32,7 +33,7 @@ from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NeedsTransaction
-from penstock.storage.sql.deliveries import INDEX_BITS, DeliveryGroup, Phase, segment_of
+from penstock.storage.sql.deliveries import INDEX_BITS, DeliveryGroup, Phase, message_id, segment_of
 from penstock.storage.sql.publish import Publishing
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy
@@ -60,6 +61,7 @@ async def settle(
         queue, dead = work.tenant.find(name)
         items = [item for call in calls for item in call.asked.settlements]
         table = await _Table.read(core, work, queue, items, dead=dead)
+        await table.draw_positions(items)
         jitter = core.options.jitter
         outcomes = [table.settle_all(call.asked.settlements, jitter) for call in calls]
         table.finish(core)
@@ -94,6 +96,7 @@ async def settle_and_publish(
         await publishing.begin(outgoing)
         table = await _Table.read(core, work, queue, settlements, dead=dead)
         table.allow_no_repeated_acks()
+        await table.draw_positions(settlements)
         outcomes = table.settle_all(settlements, core.options.jitter)
         if not all(outcome.ok for outcome in outcomes):
             work.undo()
@@ -242,6 +245,15 @@ class _Table:
             messages = missing.get((group.rank, group.record.lease), ())
             self._acked.update(receipt for receipt, _ in _of(group, messages))
         return bool(groups)
+
+    async def draw_positions(self, items: Sequence[Settlement]) -> None:
+        """Draw positions for the deliveries that may go to the back, in the order of the items."""
+        if self._queue.policy.retry_position is RetryPosition.KEEP:
+            return
+        returned = [item.receipt for item in items if not isinstance(item, Ack | Extend)]
+        found = [self._current[receipt] for receipt in returned if receipt in self._current]
+        messages = [message_id(group.segment, index) for group, index in found]
+        await moves.draw_positions(self._work, self._queue, messages, dead=self._dead)
 
     def allow_no_repeated_acks(self) -> None:
         """Treat acks of already settled claims as stale: they must not publish again."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from penstock.errors import StoreCorrupt
 from penstock.model.decisions import retained_after
 from penstock.model.delivery import SweepReply
-from penstock.model.queue import QueuePolicy
+from penstock.model.queue import QueuePolicy, RetryPosition
 from penstock.model.states import State, Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
@@ -251,6 +251,8 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         rows = await work.session.due_groups(known.number, phases, work.now, most)
+        if known.policy.retry_position is RetryPosition.BACK:
+            await moves.draw_for_lapses(work, known, [DeliveryGroup.read(row) for row in rows])
 
         def move(made: _Step, group: DeliveryGroup) -> None:
             transition = moves.let_time_act(work, known, group)

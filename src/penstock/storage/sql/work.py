@@ -28,6 +28,7 @@ from penstock.storage.sql.database import (
 )
 from penstock.storage.sql.deliveries import (
     DEAD,
+    INDEX_BITS,
     LIVE,
     DeliveryGroup,
     DeliveryRecord,
@@ -113,6 +114,8 @@ class Work:
         #: Partitions of ordered queues that a delivery has left.
         self._left_partitions: dict[int, set[str]] = {}
         self._closed_keys: set[int] = set()
+        #: By queue and message, where a delivery goes that is sent to the back.
+        self.positions: dict[tuple[int, int], int] = {}
         #: Appended segments, to be cached after the commit.
         self.appended: list[Segment] = []
         self._segments: list[NewSegment] = []
@@ -225,6 +228,20 @@ class Work:
         numbers = await self.session.append(segments)
         self.records += len(numbers)
         return numbers
+
+    async def draw_positions(self, queue: int, messages: Sequence[int]) -> None:
+        """Draw positions behind all messages so far, for these deliveries in this order.
+
+        They are in segments that are assigned here and never have a message.
+        """
+        if self.single_statement:
+            raise NeedsTransaction
+        count = -(-len(messages) >> INDEX_BITS)
+        empty: NewSegment = (self.tenant.number, self.now, 0, b"", b"")
+        segments = await self.session.append([empty] * count)
+        await self.session.run("remove_drawn", segments=segments)
+        positions = (message_id(number, i) for number in segments for i in range(1 << INDEX_BITS))
+        self.positions |= {(queue, message): next(positions) for message in messages}
 
     def drop(self, group: DeliveryGroup, members: Iterable[int]) -> None:
         """Remove some deliveries of a held group."""

@@ -127,6 +127,7 @@ from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
 from penstock.testing.conformance.replay_ttl import TestReplayTtl
 from penstock.testing.conformance.results import TestEnded, TestResults
+from penstock.testing.conformance.retry_position import TestRetryPosition
 from penstock.testing.conformance.route import (
     TestCatchingUp,
     TestLargeBatches,
@@ -226,6 +227,7 @@ __all__ = [
     "TestReplaySample",
     "TestReplayTtl",
     "TestResults",
+    "TestRetryPosition",
     "TestRouting",
     "TestSelector",
     "TestSelectorOfPartitions",

@@ -127,7 +127,7 @@ def _grant(
     store: Store, queue: Queue, held: Held, consumer: str, lease_ms: int | None, now: int
 ) -> Delivery:
     store.receipts += 1
-    held.state = State.IN_FLIGHT
+    held.state, held.position = State.IN_FLIGHT, None
     held.attempts = min(held.attempts + 1, MAX_ATTEMPTS)
     held.receipt = Receipt(f"r{store.receipts}")
     held.claimed_at, held.consumer = now, consumer

@@ -56,10 +56,16 @@ def change_policy(queue: Queue, policy: QueuePolicy) -> None:
     """Replace the policy; ``QueueNotEmpty`` if the queue's deliveries do not allow it."""
     old = queue.policy
     layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
-    if layout_changes and any(d.live for d in queue.deliveries.values()):
+    held = any(d.live for d in queue.deliveries.values())
+    if layout_changes and held:
         raise QueueNotEmpty(
             "bucket_size and ordering cannot change while deliveries wait or have failed.",
             field="ordering" if old.ordering != policy.ordering else "bucket_size",
+        )
+    if (old.retry_position, policy.retry_position) == ("back", "keep") and held:
+        raise QueueNotEmpty(
+            "retry_position cannot become keep while deliveries wait or have failed.",
+            field="retry_position",
         )
     if policy.ordering != old.ordering:
         queue.consumers = {}

@@ -236,7 +236,11 @@ def stats(store: Store, queue: Queue, now: int, *, dead: bool) -> QueueStats:
     held = queue.held(dead=dead)
     states = Counter(d.state for d in held)
     waiting = [d for d in held if d.live]
-    ages = [now - store.message(queue, d).published_at for d in held if d.state is State.AVAILABLE]
+    available = [d for d in held if d.state is State.AVAILABLE]
+    firsts: dict[int, Held] = {}
+    for one in sorted(available, key=lambda d: store.place(queue, d)):
+        firsts.setdefault(store.place(queue, one)[0], one)
+    ages = [now - store.message(queue, d).published_at for d in firsts.values()]
     counters = queue.counters_of(dead=dead)
     ahead = 0
     if not dead and queue.cursor is not None:

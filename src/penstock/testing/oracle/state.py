@@ -67,6 +67,8 @@ class Held:
     result: bytes | None = None
     expires_at: int | None = None
     """Instead of the message's, if it was replayed with a new ttl."""
+    position: int | None = None
+    """Where it waits, if its queue sent it to the back; otherwise by its message id."""
     events: tuple[Event, ...] = ()
 
     @property
@@ -262,7 +264,12 @@ class Store:
     def place(self, queue: Queue, held: Held) -> tuple[int, int]:
         """The position of the delivery in claim order (C4)."""
         message = self.message(queue, held)
-        return 9 - message.priority, message.id
+        return 9 - message.priority, message.id if held.position is None else held.position
+
+    def draw_position(self) -> int:
+        """A position behind all messages so far, and before all later ones."""
+        self.next_offset += self.offset_step
+        return self.next_offset - self.offset_step
 
     def partition(self, queue: Queue, held: Held) -> str:
         """The partition of a delivery; messages without a key share the one without a name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.model.delivery import Event
 from penstock.model.limits import MAX_ATTEMPTS, MAX_EVENT_ERROR_CHARS
 from penstock.model.message import Message
+from penstock.model.queue import RetryPosition
 from penstock.model.states import State, Transition
 from penstock.testing.oracle.state import Ended, Held, Queue, Store, Tally
 
@@ -110,7 +111,7 @@ def remove(store: Store, queue: Queue, held: Held) -> None:
 
 
 def _end_claim(held: Held) -> None:
-    held.claimed_at = held.lease_deadline = held.consumer = held.due_at = None
+    held.claimed_at = held.lease_deadline = held.consumer = held.due_at = held.position = None
 
 
 def fail(
@@ -193,7 +194,7 @@ def give_back(
     if transition is Transition.RELEASE:
         held.released += 1
     if held.dead:
-        _return(queue, held, transition, now, delay_ms, error)
+        _return(store, queue, held, transition, now, delay_ms, error)
         return
     exhausted = transition is not Transition.RELEASE and is_exhausted(store, queue, held)
     if exhausted or held.attempts >= MAX_ATTEMPTS:
@@ -204,11 +205,17 @@ def give_back(
     if is_expired(store.message(queue, held), now):
         expire(store, queue, held, transition, now, error)
     else:
-        _return(queue, held, transition, now, delay_ms, error)
+        _return(store, queue, held, transition, now, delay_ms, error)
 
 
 def _return(
-    queue: Queue, held: Held, transition: Transition, now: int, delay_ms: int, error: str | None
+    store: Store,
+    queue: Queue,
+    held: Held,
+    transition: Transition,
+    now: int,
+    delay_ms: int,
+    error: str | None,
 ) -> None:
     consumer = held.consumer
     _end_claim(held)
@@ -216,12 +223,15 @@ def _return(
     held.error = held.error if error is None else error
     held.state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
     held.due_at = now + delay_ms if delay_ms > 0 else None
+    if queue.policy.retry_position is RetryPosition.BACK and not held.dead:
+        held.position = store.draw_position()
     note(queue, held, transition, now, consumer=consumer, error=error)
 
 
 def let_time_act(store: Store, queue: Queue, now: int, tally: Tally, *, dead: bool) -> None:
     """Move due, lapsed and expired deliveries. Dead letters do not expire."""
-    for held in queue.held(dead=dead):
+    # Leases that lapse together end in the order of their deadlines, then of publish.
+    for held in sorted(queue.held(dead=dead), key=lambda d: d.lease_deadline or 0):
         waits = held.state in (State.DELAYED, State.AVAILABLE)
         if waits and not dead and is_expired(store.message(queue, held), now):
             if not tally.may_go_on():

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker import Broker
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, TopicPolicy
+from penstock.model.queue import Backoff, Ordering, QueuePolicy, RetryPosition, TopicPolicy
 from penstock.model.queue_events import EVENTS_TOPIC
 
 __all__ = [
@@ -81,7 +81,13 @@ FIXED: Final = {
 }
 #: The initial policies of the other queues. Limits are small, so that programs reach them.
 POLICIES: Final = {
-    "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000), bucket_size=1),
+    "all": QueuePolicy(
+        filter="TRUE",
+        max_attempts=2,
+        backoff=Backoff(1000, 4000),
+        retry_position=RetryPosition.BACK,
+        bucket_size=1,
+    ),
     "lane": QueuePolicy(
         filter="color IS NOT NULL",
         ordering=Ordering.PARTITION,

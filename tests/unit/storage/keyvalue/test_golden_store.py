@@ -397,10 +397,10 @@ async def test_new_messages_go_on_behind_the_golden_ones(
 
 
 async def test_a_store_of_a_newer_format_is_refused(store: MemoryAdapter, clock: FakeClock) -> None:
-    store.write({_raw("010700"): _raw(_sealed("03000000"))}, [], sync=True)
+    store.write({_raw("010700"): _raw(_sealed("04000000"))}, [], sync=True)
     with pytest.raises(StoreTooNew) as caught:
         await _open(store, clock)
-    assert caught.value.limit == 2
+    assert caught.value.limit == 3
 
 
 @law("X1")

@@ -142,6 +142,7 @@ def test_claim_ranges_hold_exactly_those_messages(
         (QUEUE.partition, "01070a" + NAME),
         (QUEUE.partition_sequence("p"), f"01070b{NAME}7000"),
         (QUEUE.consumer, "01070c" + NAME),
+        (QUEUE.position, "01071c" + NAME),
         (QUEUE.replay_mark(7, "r1"), f"01070d{NAME}0000000000000007 7231"),
         (keys.topic_key("default", "mail"), "01070e 64656661756c7400 6d61696c"),
         (keys.tenant_key("default"), "01070f 64656661756c74"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
 from penstock.model.message import Message, MessageId, Offset
-from penstock.model.queue import Backoff, Ordering, QueuePolicy
+from penstock.model.queue import Backoff, Ordering, QueuePolicy, RetryPosition
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.records import (
@@ -197,6 +197,7 @@ POLICIES = st.builds(
     ordering=st.sampled_from(Ordering),
     partition_concurrency=st.integers(1, 1000),
     partition_batch=st.integers(1, 1000),
+    retry_position=st.sampled_from(RetryPosition),
     bucket_size=st.integers(0, 4),
     paused=st.booleans(),
     dead_letters=st.booleans(),

@@ -168,3 +168,10 @@ JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 LEFT JOIN penstock_tally AS tally FORCE INDEX (PRIMARY) ON tally.queue = queue.number
 WHERE queue.number IN (:queues)
 GROUP BY queue.number, tenant.version
+
+-- name: lowest_groups
+-- The groups in some phases of the lowest segment that has any.
+SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
+FROM penstock_run
+WHERE queue = :queue AND phase IN (:phases)
+    AND segment = (SELECT min(segment) FROM penstock_run WHERE queue = :queue AND phase IN (:phases))

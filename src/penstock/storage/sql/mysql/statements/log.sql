@@ -106,3 +106,7 @@ WHERE queue = :queue AND dead = :dead AND replay_id = :replay_id AND message IN 
 -- Record the messages that a replay id has moved. A replay holds the queue, so there is no conflict.
 INSERT INTO penstock_replayed (queue, dead, replay_id, message)
 VALUES :rows
+
+-- name: remove_drawn
+-- Remove the empty segments whose numbers are drawn as positions. No other transaction sees them.
+DELETE FROM penstock_log WHERE segment IN (:segments)

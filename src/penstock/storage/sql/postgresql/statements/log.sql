@@ -122,3 +122,7 @@ CROSS JOIN LATERAL (
 -- Record the messages that a replay id has moved. A replay holds the queue, so there is no conflict.
 INSERT INTO penstock_replayed (queue, dead, replay_id, message)
 SELECT * FROM unnest($1::integer[], $2::boolean[], $3::text[], $4::bigint[])
+
+-- name: remove_drawn
+-- Remove the empty segments whose numbers are drawn as positions. No other transaction sees them.
+DELETE FROM penstock_log WHERE segment = ANY(:segments)
