@@ -276,6 +276,22 @@ async def test_the_ends_of_deliveries_arrive_by_what_the_webhook_asks_for(start:
         assert (kept.event["message_id"], kept.event["error"]) == (failed.message.id, "bad")
 
 
+async def test_a_queue_that_a_publish_created_again_reports_from_the_next_pass_on(
+    start: Start,
+) -> None:
+    q = await start()
+    assert q._background is not None
+    await q._background.stop()
+    await hook(q, "https://example.com/")
+    await q.delete_queue("orders")
+    await q.publish("orders", b"")
+    assert (await q.queue("orders")).policy.events == ()
+    keeper = WebhookCalls(q.engine, q.options)
+    await keeper.run()
+    await keeper.close()
+    assert (await q.queue("orders")).policy.events == ("done", "failed")
+
+
 # -- the state of a queue ----------------------------------------------------------------
 
 
