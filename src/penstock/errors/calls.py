@@ -84,7 +84,10 @@ class BadInput(PenstockError):
 class BadName(BadInput):
     """A tenant, topic, queue or consumer name breaks the naming rule."""
 
-    advice = "Names match [A-Za-z0-9][A-Za-z0-9._-]{0,127}; the suffix .dlq is reserved."
+    advice = (
+        "Names match [A-Za-z0-9][A-Za-z0-9._-]{0,127}; the suffix .dlq and the prefix penstock. are"
+        " reserved."
+    )
 
 
 class BadFilter(BadInput):
