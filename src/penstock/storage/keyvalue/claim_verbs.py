@@ -58,31 +58,33 @@ class ClaimVerbs(CopyingVerbs, Engine):
             now = self._begin()
         turn = 1
         selector = None if where is None else ClaimSelector(where, self._turns.slice_s)
-        while True:
-            state = self._core.tenant(tenant).queue(queue)
-            last_turn = turn >= CLAIM_TURNS
-            try:
-                deliveries = claim(
-                    state, consumer, limit, lease_ms, now, last_turn=last_turn, selector=selector
-                )
-            except Exception as error:
-                raise self._broken(error) from error
-            finally:
-                if self._core.stage.ended:
-                    await self._append_copies()
-            if deliveries is not None:
-                break
-            turn += 1
-            # Committed, because the next turn would scan past every record that this one deleted.
-            await self._next_committed_slice(tenant)
-            now = self.clock.now()
-        size = sum(map(_message_size, deliveries))
-        self._unanswered += size
+        deliveries: list[Delivery] | None = None
+        size = 0
         try:
+            while True:
+                state = self._core.tenant(tenant).queue(queue)
+                last = turn >= CLAIM_TURNS
+                try:
+                    deliveries = claim(
+                        state, consumer, limit, lease_ms, now, last_turn=last, selector=selector
+                    )
+                except Exception as error:
+                    raise self._broken(error) from error
+                finally:
+                    if self._core.stage.ended:
+                        await self._append_copies()
+                if deliveries is not None:
+                    break
+                turn += 1
+                # Committed: the next turn would scan past every record that this one deleted.
+                await self._next_committed_slice(tenant)
+                now = self.clock.now()
+            size = sum(map(_message_size, deliveries))
+            self._unanswered += size
             if deliveries or self._core.stage.has_work:
                 await self._committer.commit()
         except asyncio.CancelledError:
-            self._abandoned.release(tenant, queue, deliveries)
+            self._abandoned.release(tenant, queue, deliveries or ())
             raise
         finally:
             self._unanswered -= size

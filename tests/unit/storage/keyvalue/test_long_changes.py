@@ -180,6 +180,25 @@ async def test_a_cancelled_call_is_carried_out_whole(engine: KeyValueEngine) -> 
         assert (await engine.stats(TENANT, name)).available == COUNT
 
 
+async def test_a_claim_that_is_cancelled_while_it_copies_dead_letters_is_released(
+    engine: KeyValueEngine,
+) -> None:
+    policy = QueuePolicy(filter="topic = 't'", max_attempts=1, dead_letter_topic="dead")
+    await engine.put_queue(TENANT, "q", policy, Start())
+    await engine.publish(TENANT, "t", MESSAGES)
+    await engine.claim(TENANT, "q", "c", COUNT - 1, None)
+    assert isinstance(engine.clock, FakeClock)
+    engine.clock.advance(policy.lease_ms)
+    claiming = asyncio.ensure_future(engine.claim(TENANT, "q", "c", COUNT, None))
+    await until_under_way(engine)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    await engine._abandoned.close()
+    stats = await engine.stats(TENANT, "q")
+    assert (stats.failed, stats.available, stats.in_flight) == (COUNT - 1, 1, 0)
+
+
 async def test_a_refused_call_changes_nothing(engine: KeyValueEngine) -> None:
     policy = QueuePolicy(filter="topic = 't'", max_depth=COUNT - 1)
     await engine.put_queue(TENANT, "r", policy, Start())
