@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from penstock.broker import claim, queues, replay
+from penstock.broker.scope import to_where
 from penstock.filters.batch_routes import BatchRoutes
 from penstock.model import decisions
+from penstock.model.queue import QueuePolicy, TopicPolicy, auto_created_policy
 from penstock.model.states import Transition
-from penstock.storage.keyvalue import moves, passing_time, settle, sweep
+from penstock.storage.keyvalue import core, moves, passing_time, read_verbs, settle, sweep
 from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.long_changes import LongChanges
@@ -134,11 +137,11 @@ def _repeat_any_ack(patch: _Patch) -> None:
 
 def _keep_the_old_limit(patch: _Patch) -> None:
     """``max_attempts`` that was lowered applies after the next attempt."""
-    patch.setattr(
-        decisions,
-        "is_exhausted",
-        lambda policy, attempts, released: attempts >= max(9, policy.max_attempts),
-    )
+
+    def is_exhausted(policy: QueuePolicy, own: int | None, attempts: int, released: int) -> bool:
+        return attempts - released >= (max(9, policy.max_attempts) if own is None else own)
+
+    patch.setattr(decisions, "is_exhausted", is_exhausted)
 
 
 def _sweep_deleted_queues(patch: _Patch) -> None:
@@ -163,6 +166,48 @@ def _copy_in_another_commit(patch: _Patch) -> None:
     patch.setattr(CopyingVerbs, "_append_copies", appending)
 
 
+def _find_only_ids_of_topics(patch: _Patch) -> None:
+    """``find`` does not know the ids that are unique per partition."""
+    patch.setattr(read_verbs, "is_partitioned", lambda policy: False)
+    patch.setattr(read_verbs, "stored_id", lambda policy, text, partition_key: text)
+
+
+def _purge_whatever_the_ids(patch: _Patch) -> None:
+    """A purge removes messages that its ids do not name."""
+    patch.setattr(replay, "to_selection", lambda where, ids: to_where(where))
+
+
+def _forget_defaults_of_topics(patch: _Patch) -> None:
+    """A publish creates queues with the defaults of the server only."""
+
+    def created(name: str, demand: TopicPolicy, default: QueuePolicy) -> QueuePolicy:
+        return auto_created_policy(name, TopicPolicy(), default)
+
+    patch.setattr(core, "auto_created_policy", created)
+
+
+def _claim_the_limit_from_every_queue(patch: _Patch) -> None:
+    """A claim of several queues grants its limit in each of them."""
+
+    async def claim_round(queues: Any, limit: int, order: str, claim_one: Any) -> list[Any]:
+        return [delivery for queue in queues for delivery in await claim_one(queue, limit)]
+
+    patch.setattr(claim, "claim_round", claim_round)
+
+
+def _list_any_queue(patch: _Patch) -> None:
+    """A listing does not look at the labels."""
+    patch.setattr(queues, "check_labels", lambda labels: {})
+
+
+def _revert_to_built_in_defaults(patch: _Patch) -> None:
+    """Null reverts to the built-in default, not to the server's."""
+    updated = queues.updated_policy
+    patch.setattr(
+        queues, "updated_policy", lambda policy, fields, _: updated(policy, fields, QueuePolicy())
+    )
+
+
 builtin_id = id
 
 
@@ -181,6 +226,12 @@ builtin_id = id
         _repeat_any_ack,
         _sweep_deleted_queues,
         _copy_in_another_commit,
+        _find_only_ids_of_topics,
+        _purge_whatever_the_ids,
+        _forget_defaults_of_topics,
+        _claim_the_limit_from_every_queue,
+        _list_any_queue,
+        _revert_to_built_in_defaults,
     ],
     ids=lambda defect: defect.__name__.strip("_"),
 )

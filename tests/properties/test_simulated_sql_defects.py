@@ -191,18 +191,18 @@ def _function() -> str:
 
 #: A defect, and a seed that fails with it.
 DEFECTS: dict[Callable[[_Patch], None], int] = {
-    _do_not_lock_queues: 149,
+    _do_not_lock_queues: 108,
     _do_not_lock_limits: 0,
     _do_not_lock_buckets: 0,
-    _do_not_wait_for_publishes: 261,
-    _ignore_the_catalog_version: 113,
+    _do_not_wait_for_publishes: 541,
+    _ignore_the_catalog_version: 62,
     _remove_segments_unchecked: 245,
-    _settle_replayed_deliveries: 4,
+    _settle_replayed_deliveries: 41,
     _repeat_any_ack: 102,
-    _accept_stale_receipts: 30,
+    _accept_stale_receipts: 72,
     _read_ids_before_writing_them: 18,
-    _repeat_lost_commits: 89,
-    _overwrite_claims: 109,
+    _repeat_lost_commits: 96,
+    _overwrite_claims: 0,
 }
 
 

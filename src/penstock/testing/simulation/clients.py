@@ -22,9 +22,9 @@ from penstock.errors import (
     StoreCorrupt,
     UnknownQueue,
 )
-from penstock.filters import parse
 from penstock.model.delivery import (
     Ack,
+    ClaimOrder,
     Delivery,
     Nack,
     Receipt,
@@ -33,8 +33,7 @@ from penstock.model.delivery import (
     Verdict,
 )
 from penstock.model.message import HeaderValue, NewMessage, Outgoing, Published
-from penstock.model.queue import Start, TopicPolicy
-from penstock.model.queue_events import EVENTS_TOPIC
+from penstock.model.queue import DedupScope, Start, TopicPolicy
 from penstock.testing.history import (
     Claim,
     Claimed,
@@ -46,22 +45,20 @@ from penstock.testing.history import (
     digest,
 )
 from penstock.testing.history import Published as PublishedEvent
-from penstock.testing.simulation.policies import FIXED, NARROW, POLICIES, TENANTS, WORK
+from penstock.testing.simulation.bulk_steps import BulkSteps
+from penstock.testing.simulation.policies import NARROW, POLICIES, TENANTS, WORK
 from penstock.testing.simulation.program import Draft, Step
-from penstock.testing.simulation.reading_steps import ReadingSteps
 from penstock.testing.simulation.repeated_settles import SentSettle
 from penstock.testing.simulation.settlements import asked_lease_ms, settlement
-from penstock.testing.simulation.world import World, granted
+from penstock.testing.simulation.world import World, granted, judge_claim
 
 __all__ = ["Client"]
 
 #: The errors of a refused publish: nothing was stored.
 _REFUSALS: Final = (QueueFull, BadInput, Conflict)
-#: Messages, from the beginning of the log, that a step may cancel.
-_CANCELLED: Final = 100
 
 
-class Client(ReadingSteps):
+class Client(BulkSteps):
     """One client and its steps."""
 
     def __init__(self, world: World, number: int, steps: Sequence[Step]) -> None:
@@ -137,6 +134,8 @@ class Client(ReadingSteps):
         durability: str,
         publish: Awaitable[tuple[Published, ...]],
     ) -> None:
+        if durability == "fsync":
+            publish = self._world.names.recorded(tenant, topic, messages, publish)
         if (tenant, topic) == (TENANTS[0], NARROW) and durability == "fsync":
             promises = self._world.promises
             begun = promises.policy
@@ -202,34 +201,43 @@ class Client(ReadingSteps):
         lease_ms: int | None,
         wait_ms: int,
         where: str | None = None,
+        others: Sequence[str] = (),
+        order: ClaimOrder = "given",
     ) -> list[Delivery]:
+        """Claim from a queue, or from several."""
         history = self._world.history
-        judged = self._is_judged(tenant, queue)
+        queues = list(dict.fromkeys((queue, *others)))
+        judged = any(self._is_judged(tenant, name) for name in queues)
         call = history.call()
         if judged:
-            history.record(Claim(call=call, queue=queue))
+            history.record(Claim(call=call, queue=WORK))
         run = history.run
         deliveries: list[Delivery] | None = None
         try:
             deliveries = await self._broker(tenant).claim(
-                queue,
+                queues if others else queue,
                 limit=limit,
                 consumer=consumer,
                 lease_ms=lease_ms,
                 wait_ms=wait_ms,
                 where=where,
+                order=order,
             )
         finally:
             if deliveries is None and judged and run == history.run:
                 history.record(Unanswered(call=call))
-        self._world.promises.granted(tenant, queue, deliveries)
+        self._world.violations += judge_claim(deliveries, queues, limit, order)
         for delivery in deliveries:
-            self._world.held.append((tenant, queue, delivery.receipt))
-            if judged:
+            self._world.promises.granted(tenant, delivery)
+            self._world.held.append((tenant, delivery.queue, delivery.receipt))
+            if self._is_judged(tenant, delivery.queue):
                 history.record(granted(call, consumer, delivery))
         if judged:
             history.record(Claimed(call=call))
         return deliveries
+
+    async def claim_several(self, **arguments: Any) -> None:
+        await self.claim(**arguments)
 
     async def settle(
         self,
@@ -423,52 +431,18 @@ class Client(ReadingSteps):
         broker = self._broker(tenant)
         await (broker.pause(queue) if paused else broker.resume(queue))
 
-    async def put_topic(self, tenant: str, topic: str, ttl_ms: int | None) -> None:
-        await self._broker(tenant).put_topic(topic, TopicPolicy(default_ttl_ms=ttl_ms))
+    async def put_topic(
+        self, tenant: str, topic: str, ttl_ms: int | None, dedup_scope: DedupScope = "topic"
+    ) -> None:
+        policy = TopicPolicy(default_ttl_ms=ttl_ms, dedup_scope=dedup_scope)
+        await self._broker(tenant).put_topic(topic, policy)
 
-    # -- bulk --------------------------------------------------------------------------
-
-    async def route(self, tenant: str, queue: str, limit: int) -> None:
-        await self._broker(tenant).route(queue, limit)
-
-    async def assign(self, tenant: str, queue: str, skipped: int, count: int) -> None:
-        """Act as an external router: read a range of the log and name the entries that match."""
+    async def publish_fresh(self, tenant: str, defaults: int | None) -> None:
+        """Publish to a topic whose queue is created by that, perhaps with new defaults."""
         broker = self._broker(tenant)
-        info = await broker.queue(queue)
-        if info.cursor is None:
-            return
-        page = await broker.read_log(max(0, info.cursor + skipped), limit=count)
-        takes = parse(info.policy.filter).matches
-        found = [e.message for e in page.entries if e.message.key is not None or takes(e.message)]
-        await broker.assign(
-            queue,
-            filter=info.policy.filter,
-            start=max(0, info.cursor + skipped),
-            end=page.next_offset,
-            offsets=[message.offset for message in found],
-        )
+        if defaults is not None:
+            await self._world.declared.set_defaults(broker, defaults)
+        await self._world.declared.publish_fresh(broker)
 
-    async def replay(self, tenant: str, queue: str, **arguments: Any) -> None:
-        await self._broker(tenant).replay(queue, **arguments)
-
-    async def purge(self, tenant: str, queue: str, **arguments: Any) -> None:
-        await self._broker(tenant).purge(queue, **arguments)
-
-    async def cancel(self, tenant: str, queue: str | None, number: int) -> None:
-        """Cancel one of the messages, except in the queues that are never changed."""
-        broker = self._broker(tenant)
-        entries = (await broker.read_log(limit=_CANCELLED)).entries
-        if not entries:
-            return
-        message = entries[number % len(entries)].message
-        if queue is None and (message.topic in FIXED or message.topic == EVENTS_TOPIC):
-            return
-        await broker.cancel(message.id, queue=queue)
-
-    async def sweep(self, limit: int) -> None:
-        await self._broker(TENANTS[0]).sweep(limit)
-
-    async def archived(self, tenant: str, back: int) -> None:
-        broker = self._broker(tenant)
-        if end := await broker.log_end():
-            await broker.archived(max(0, end - 1 - back), await broker.identity())
+    async def set_labels(self, labels: dict[str, str] | None) -> None:
+        await self._world.declared.set_labels(self._broker(TENANTS[0]), labels)

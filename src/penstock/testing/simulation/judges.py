@@ -37,6 +37,7 @@ from penstock.verify import verify
 
 __all__ = [
     "drain",
+    "finish_releases",
     "judge_copies",
     "judge_events",
     "judge_history",
@@ -51,6 +52,13 @@ _MAX_PASSES: Final = 40
 #: Longer than any lease or delay of a program.
 _PAUSE_S: Final = 50
 _PAGE: Final = 100
+
+
+async def finish_releases(broker: Broker) -> None:
+    """Wait until claims whose callers were cancelled are released."""
+    engine: Any = broker._engine
+    while left := [*broker._waiting._tasks, *engine._abandoned._releases]:
+        await asyncio.wait(left)
 
 
 async def drain(broker: Broker, history: History, clock: Clock) -> list[str]:

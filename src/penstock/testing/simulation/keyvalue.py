@@ -36,6 +36,7 @@ from penstock.testing.model import Oracle
 from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
+    finish_releases,
     judge_copies,
     judge_events,
     judge_history,
@@ -45,7 +46,7 @@ from penstock.testing.simulation.judges import (
 )
 from penstock.testing.simulation.loop import Deadlock, Endless, SimulatedClock, SimulatedLoop
 from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictures
-from penstock.testing.simulation.policies import TENANTS, create_first_queues
+from penstock.testing.simulation.policies import TENANTS, create_first_queues, default_policy
 from penstock.testing.simulation.program import Fault, Program
 from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.world import World
@@ -158,6 +159,7 @@ class _Session:
             # An engine may keep the log longer than the oracle.
             limits=Limits(log_retention_ms=_NEVER_MS if mirrored else retention_ms),
             archive=not mirrored and self._random.random() < 0.3,
+            default_policy=default_policy(program.seed),
         )
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
         #: ``slice_s`` is 0: every change of more than one step is a long one.
@@ -207,12 +209,13 @@ class _Session:
 
     async def _judge(self) -> list[str]:
         broker = self._up.broker
+        await finish_releases(broker)
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
         found += await judge_copies(broker)
         found += await judge_events(broker)
         await self._up.keepers.stop()
-        found += await self.world.promises.judge(broker)
+        found += await self.world.judge_replies(broker)
         if self._comparison is not None:
             found += await self._compare(self._comparison)
         before = [await picture(broker.for_tenant(tenant)) for tenant in TENANTS]

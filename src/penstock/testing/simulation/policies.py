@@ -4,7 +4,8 @@ Programs change, delete and recreate most queues at any time. Five are never del
 replayed, so that the replies about them can be checked:
 
 - ``work`` takes every message of its topic and is never changed: the history checker judges it;
-- ``dead`` has the dead-letter copies of ``work``, and is never claimed from;
+- ``dead`` has the dead-letter copies of ``work``, and is never claimed from; programs change its
+  labels, and nothing else;
 - ``narrow`` has a ``max_depth`` and a ``throughput_limit``; programs change its filter and its
   ``max_depth``, and nothing else;
 - ``line`` is ordered, and never changed;
@@ -23,6 +24,7 @@ __all__ = [
     "DEAD",
     "FILTERS",
     "FIXED",
+    "FRESH",
     "LINE",
     "NARROW",
     "POLICIES",
@@ -31,6 +33,7 @@ __all__ = [
     "WORK",
     "WORK_POLICY",
     "create_first_queues",
+    "default_policy",
 ]
 
 TENANTS: Final = ("acme", "rival")
@@ -48,7 +51,9 @@ WORK_POLICY: Final = QueuePolicy(
 )
 #: The queue and the topic of the copies of what fails in ``work``, and in some other queues.
 DEAD: Final = "dead"
-#: The dedup window of ``work``: longer than any run, because the checker ignores windows.
+#: The topic and the queue that a publish creates; programs change its defaults.
+FRESH: Final = "fresh"
+#: The dedup window of ``work`` and ``line``: longer than any run. The checker ignores windows.
 _DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
 NARROW: Final = "narrow"
 LINE: Final = "line"
@@ -82,7 +87,7 @@ FIXED: Final = {
 #: The initial policies of the other queues. Limits are small, so that programs reach them.
 POLICIES: Final = {
     "all": QueuePolicy(
-        filter="TRUE",
+        filter="topic <> 'fresh'",
         max_attempts=2,
         backoff=Backoff(1000, 4000),
         retry_position=RetryPosition.BACK,
@@ -112,12 +117,21 @@ _FIRST: Final = {
 }
 
 
+def default_policy(seed: int) -> QueuePolicy:
+    """The server's default policy: half of the runs have one of their own."""
+    if seed // 2 % 2:
+        return QueuePolicy(max_attempts=4, labels={"team": "ops"}, backoff=Backoff(0, 0))
+    return QueuePolicy()
+
+
 async def create_first_queues(server: Broker) -> None:
     """Create the queues that programs find."""
     for tenant, names in _FIRST.items():
         broker = server.for_tenant(tenant)
         await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=_DURABLE_TOPIC_MS))
         await broker.put_topic("bills", TopicPolicy(dedup_scope="partition_key"))
+        lasting = TopicPolicy(dedup_scope="partition_key", dedup_window_ms=_DURABLE_TOPIC_MS)
+        await broker.put_topic(LINE, lasting)
         for name in names:
             policy = FIXED.get(name) or POLICIES[name]
             fields = {field: getattr(policy, field) for field in policy.__struct_fields__}

@@ -19,7 +19,8 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.queue import Start
 from penstock.model.states import State
-from penstock.testing.simulation.policies import DEAD, FILTERS, LINE, NARROW, TENANTS, WORK
+from penstock.testing.simulation.declared_policies import DEFAULTS
+from penstock.testing.simulation.policies import DEAD, FILTERS, FRESH, LINE, NARROW, TENANTS, WORK
 from penstock.testing.simulation.scenes import random_scene
 
 __all__ = ["Draft", "Fault", "Program", "Step", "random_program"]
@@ -126,7 +127,7 @@ def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
             if verb in ("publish", "publish_one"):
                 # The same keys and ids, with at least one id.
                 shared["batch"] = [{"id": "i", **first["batch"][0]}, *first["batch"][1:]]
-            elif verb in ("claim", "settle_late"):
+            elif verb in ("claim", "claim_several", "settle_late"):
                 own["limit"] = random.choice((1, 1, 2))  # Leave some for the other clients.
             arguments = {**own, **{key: shared[key] for key in shared if key in own}}
             if verb in _REPLACED_DURING and steps is clients[-1]:
@@ -158,12 +159,16 @@ class _Dice(Random):
 
 _CLAIMABLE: Final = (
     *([WORK] * 8 + ["all"] * 5 + ["lane", "wide"] * 3 + ["late", "red", "all.dlq", "red.dlq"] * 2),
-    *("orders", "bills", "lane.dlq", "late.dlq", NARROW, NARROW, LINE, LINE),
+    *("orders", "bills", FRESH, "lane.dlq", "late.dlq", NARROW, NARROW, LINE, LINE),
 )
 _CHANGEABLE: Final = ("all", "all", "lane", "late", "red", "wide")
 _BULK: Final = (*_CHANGEABLE, "all", "all.dlq", "red.dlq")
 #: Topics of queues whose deliveries neither change nor expire.
 _KEYLESS: Final = (WORK, NARROW, LINE)
+_IDS: Final = ("i", "j", "k")
+_KEYS: Final = ("k", "l")
+_PARTITIONS: Final = (None, "a", "b", "c")
+_LABELS: Final[tuple[dict[str, str], ...]] = ({}, {"team": "ops"}, {"team": "ops", "tier": "1"})
 _CONSUMERS: Final = ("c1", "c2", "c3")
 _CONDITIONS: Final = (None, None, "color = 'red'", "amount >= 5", "priority > 4")
 _LIMITS: Final = (1, 2, 3, 100)
@@ -178,9 +183,9 @@ def _draft(random: _Dice, topic: str) -> Draft:
     fields = {
         "color": random.choice((None, "red", "blue")),
         "amount": random.choice((None, 1, 5, 9.5)),
-        "id": random.choice((None, None, None, "i", "j", "k")),
-        "key": None if topic in _KEYLESS else random.choice((None, None, "k", "l")),
-        "partition_key": random.choice((None, "a", "b", "c")),
+        "id": random.choice((None, None, None, *_IDS)),
+        "key": None if topic in _KEYLESS else random.choice((None, None, *_KEYS)),
+        "partition_key": random.choice(_PARTITIONS),
         "priority": random.choice((None, None, None, 0, 9)),
         "delay_ms": random.choice((None, None, None, 500, 5_000)),
         "ttl_ms": None if topic in _KEYLESS else random.choice((None, None, None, 1_000, 40_000)),
@@ -215,6 +220,14 @@ def _claim(random: _Dice) -> dict[str, Any]:
         "lease_ms": random.choice((None, 20, 1_000, 5_000, 45_000)),
         "wait_ms": random.choice((0, 0, 0, 200, 3_000, 30_000)),
         "where": random.choice(_CONDITIONS),
+    }
+
+
+def _claim_several(random: _Dice) -> dict[str, Any]:
+    return {
+        **_claim(random),
+        "others": [random.queue(_CLAIMABLE) for _ in range(random.choice((1, 1, 2)))],
+        "order": random.choice(("given", "fair")),
     }
 
 
@@ -253,6 +266,7 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
         "dead_letter_topic": (None, None, DEAD, "bills")[back % 4],
         "dead_letter_expired": back % 3 == 0,
         "events": ((), (), ("done",), ("failed", "expired"))[back // 4 % 4],
+        "labels": _LABELS[back % len(_LABELS)],
         "bucket_size": random.choice((0, 1, 1)),
     }
 
@@ -289,13 +303,18 @@ def _replay(random: _Dice) -> dict[str, Any]:
 
 
 def _purge(random: _Dice) -> dict[str, Any]:
-    return {
+    arguments = {
         "tenant": _tenant(random),
         "queue": random.queue(_BULK),
         "state": random.choice(tuple(State)).value,
         "where": random.choice(_CONDITIONS),
         "limit": random.choice((*_LIMITS, 100)),
     }
+    numbers = [random.randint(0, 100) for _ in range(3)]
+    chosen = random.choice((None, numbers[: 1 + numbers[0] % 3]))
+    if chosen is not None and numbers[1] % 4:
+        arguments["state"] = State.AVAILABLE.value  # Ids rarely name what is in another state.
+    return {**arguments, "numbers": chosen}
 
 
 def _cancel(random: _Dice) -> dict[str, Any]:
@@ -323,6 +342,20 @@ def _look(random: _Dice) -> dict[str, Any]:
     }
 
 
+def _find_by_id(random: _Dice) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "topic": random.choice((WORK, WORK, LINE, "bills", "orders")),
+        "id": random.choice(_IDS),
+        "partition_key": random.choice(_PARTITIONS),
+    }
+
+
+def _find_by_key(random: _Dice) -> dict[str, Any]:
+    topic, key = random.choice(("bills", "orders")), random.choice(_KEYS)
+    return {"tenant": _tenant(random), "topic": topic, "key": key}
+
+
 _SLEEPS_MS: Final = (1, 1, 20, 499, 500, 1_000, 1_000, 2_000, 5_000, 30_000, 60_000, 600_000)
 
 #: Verb to its weight and the function that makes its arguments.
@@ -330,6 +363,7 @@ _VERBS: Final = {
     "publish": (14, _publish),
     "publish_one": (5, _publish),
     "claim": (20, _claim),
+    "claim_several": (5, _claim_several),
     "settle": (18, _settle),
     "settle_again": (3, lambda random: {"back": random.choice((0, 0, 0, 1, 2, 3))}),
     "settle_late": (3, _settle_late),
@@ -363,8 +397,23 @@ _VERBS: Final = {
             "tenant": _tenant(random),
             "topic": random.choice(("orders", "bills")),
             "ttl_ms": random.choice((None, 30_000)),
+            "dedup_scope": random.choice(("topic", "partition_key")),
         },
     ),
+    "publish_fresh": (
+        2,
+        lambda random: {
+            "tenant": _tenant(random),
+            "defaults": random.choice((None, *range(len(DEFAULTS)))),
+        },
+    ),
+    "set_labels": (2, lambda random: {"labels": random.choice((None, *_LABELS))}),
+    "list_by_labels": (
+        2,
+        lambda random: {"tenant": _tenant(random), "labels": random.choice(_LABELS)},
+    ),
+    "find_by_id": (3, _find_by_id),
+    "find_by_key": (2, _find_by_key),
     "peek": (3, _look),
     "stats": (2, _look),
     "read": (2, _look),
@@ -376,6 +425,7 @@ _TOGETHER: Final = (
     *("recreate_queue", "recreate_queue", "recreate_queue"),
     *("replay", "replay", "purge", "purge", "route", "put_queue", "delete_queue"),
     *("settle_late", "settle_again", "join", "sweep", "cancel", "cancel"),
+    *("claim_several", "publish_fresh", "publish_fresh", "set_labels"),
 )
 #: Bulk verbs during which one of the clients deletes the queue.
 _REPLACED_DURING: Final = frozenset({"replay", "purge", "route"})

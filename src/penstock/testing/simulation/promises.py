@@ -109,12 +109,11 @@ class Promises:
         """Record that an embedded store was opened again."""
         self._reopened_at.append(now)
 
-    def granted(self, tenant: str, queue: str, deliveries: Sequence[Delivery]) -> None:
-        """Record a reply to a claim."""
-        for delivery in deliveries:
-            self._held[delivery.receipt] = (tenant, queue, delivery.message.id)
-        if (tenant, queue) == (TENANTS[0], NARROW):
-            self._granted_at += [delivery.claimed_at for delivery in deliveries]
+    def granted(self, tenant: str, delivery: Delivery) -> None:
+        """Record a delivery that a claim returned."""
+        self._held[delivery.receipt] = (tenant, delivery.queue, delivery.message.id)
+        if (tenant, delivery.queue) == (TENANTS[0], NARROW):
+            self._granted_at.append(delivery.claimed_at)
 
     def acked(self, receipt: Receipt) -> None:
         """Record a successful ack."""

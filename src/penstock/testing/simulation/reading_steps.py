@@ -38,6 +38,19 @@ class ReadingSteps:
             if (cursor := page.cursor) is None:
                 return
 
+    async def find_by_id(self, tenant: str, topic: str, id: str, partition_key: str | None) -> None:
+        broker = self._broker(tenant)
+        names = self._world.names
+        self._world.violations += await names.find_id(broker, topic, partition_key, id)
+
+    async def find_by_key(self, tenant: str, topic: str, key: str) -> None:
+        broker = self._broker(tenant)
+        self._world.violations += await self._world.names.find_key(broker, topic, key)
+
+    async def list_by_labels(self, tenant: str, labels: dict[str, str]) -> None:
+        listing = self._world.declared.list_by_labels(self._broker(tenant), labels)
+        self._world.violations += await listing
+
     async def stats(self, tenant: str, queue: str, state: str, number: int) -> None:
         await self._broker(tenant).stats(queue)
 

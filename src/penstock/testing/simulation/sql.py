@@ -30,6 +30,7 @@ from penstock.storage.sql.urls import Address, parse
 from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
+    finish_releases,
     judge_copies,
     judge_events,
     judge_history,
@@ -38,7 +39,7 @@ from penstock.testing.simulation.judges import (
     picture,
 )
 from penstock.testing.simulation.loop import Deadlock, Endless
-from penstock.testing.simulation.policies import TENANTS, create_first_queues
+from penstock.testing.simulation.policies import TENANTS, create_first_queues, default_policy
 from penstock.testing.simulation.program import Program
 from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.sql_gated import Faults, GatedDatabase
@@ -232,6 +233,7 @@ class _Run:
             token=lambda: random.getrandbits(62),
             limits=Limits(log_retention_ms=random.choice((1_000, 60_000, 10**9))),
             archive=random.random() < 0.3,
+            default_policy=default_policy(program.seed),
         )
         self._databases = databases[: random.choice((2, 2, 3))]
         self._engines: list[SqlEngine] = []
@@ -271,6 +273,8 @@ class _Run:
         for engine in self._engines:
             for lanes in (engine._publishes, engine._claims, engine._settles):
                 await lanes.drain()
+        for broker in self._brokers:
+            await finish_releases(broker)
         try:
             found = await self._judge()
         except PenstockError as error:
@@ -302,7 +306,7 @@ class _Run:
         found += await judge_history(broker, self.world.history, _grant_number)
         found += await judge_copies(broker)
         found += await judge_events(broker)
-        found += await self.world.promises.judge(broker)
+        found += await self.world.judge_replies(broker)
         if self._program.seed % _VERIFIED_ONE_IN == 0:
             for tenant in TENANTS:
                 found += await judge_store(broker.for_tenant(tenant), self.clock)

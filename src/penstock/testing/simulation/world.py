@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,10 +13,12 @@ from penstock.broker import Broker
 from penstock.model.clock import Clock
 from penstock.model.delivery import Delivery, Receipt
 from penstock.testing.history import Granted, HistoryEvent, digest
+from penstock.testing.simulation.declared_policies import DeclaredPolicies
 from penstock.testing.simulation.promises import Promises
+from penstock.testing.simulation.published_names import PublishedNames
 from penstock.testing.simulation.repeated_settles import SentSettle
 
-__all__ = ["History", "World", "granted"]
+__all__ = ["History", "World", "granted", "judge_claim"]
 
 
 class History:
@@ -61,6 +63,8 @@ class World:
         #: Settles with publish that can be sent again, by their keys.
         self.sent: dict[tuple[str, str, str], SentSettle] = {}
         self.promises = Promises()
+        self.names = PublishedNames()
+        self.declared = DeclaredPolicies()
         self.begun = 0
         #: Called with ``begun`` whenever a step begins; the runner injects faults here.
         self.on_step: Callable[[int], None] = lambda _: None
@@ -94,6 +98,12 @@ class World:
         for task in sorted(self._calls, key=lambda task: task.get_name()):
             task.cancel()
 
+    async def judge_replies(self, broker: Broker) -> list[str]:
+        """Check what the replies promised, when all clients are done."""
+        found = await self.promises.judge(broker)
+        found += await self.names.judge(broker)
+        return found + await self.declared.judge(broker)
+
     def register(self, sent: SentSettle) -> None:
         """Register a settle with publish to be sent again later."""
         if sent.key is None:
@@ -121,3 +131,16 @@ def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
         deadline=delivery.lease_deadline,
         consumer=consumer,
     )
+
+
+def judge_claim(
+    deliveries: Sequence[Delivery], queues: Sequence[str], limit: int, order: str
+) -> list[str]:
+    """Check what a claim returned from these queues."""
+    names = [delivery.queue for delivery in deliveries]
+    reply = f"a claim of {limit} from {queues} returned deliveries of {names}"
+    if len(names) > limit or not set(names) <= set(queues):
+        return [reply]
+    if order == "given" and names != sorted(names, key=queues.index):
+        return [f"{reply}, which is not the given order"]
+    return []
