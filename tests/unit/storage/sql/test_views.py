@@ -290,7 +290,7 @@ async def queues_by_verbs(engine: Engine, tenant: str) -> list[dict[str, Any]]:
                     for state in ("delayed", "available", "in_flight", "done")
                 },
                 "dead_letters_paused": dead_info.policy.paused,
-                "policy": shown(msgspec.to_builtins(info.policy)),
+                "policy": shown(json.loads(msgspec.json.encode(info.policy))),
             }
         )
     return found
