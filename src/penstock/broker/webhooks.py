@@ -106,6 +106,9 @@ class Webhooks(Queues):
             await self._put_webhook_queue(stored)
             # The document comes before the policy: from then on no other call drops the events.
             await self._engine.put_document(WEBHOOK_KIND, self._webhook_name(id), _encode(stored))
+            if known is not None:
+                await self._drop_added(known)
+            info = await self._engine.get_queue(self.tenant, queue)
             await self._put(queue, info.policy, Start())
         self._webhooks_changed()
         return NewWebhook(stored.shown(), stored.secret if made else None)
@@ -127,11 +130,7 @@ class Webhooks(Queues):
             await self._engine.delete_document(STATE_KIND, name)
             with suppress(UnknownQueue):
                 await self._delete(webhook_queue(id))
-            with suppress(UnknownQueue):
-                info = await self._engine.get_queue(self.tenant, webhook.queue)
-                kept = tuple(event for event in info.policy.events if event not in webhook.added)
-                if kept != info.policy.events:
-                    await self._put(webhook.queue, replace(info.policy, events=kept), Start())
+            await self._drop_added(webhook)
         self._webhooks_changed()
 
     async def test_webhook(self, id: str) -> Published:
@@ -172,6 +171,17 @@ class Webhooks(Queues):
         if not needed <= set(policy.events):
             policy = replace(policy, events=check_events((*policy.events, *needed)))
         return await super()._put(name, policy, start, if_exists)
+
+    async def _drop_added(self, webhook: StoredWebhook) -> None:
+        """Let a queue no longer report what it reported for this webhook, as it was stored before.
+
+        ``_put`` keeps the events that webhooks need now.
+        """
+        with suppress(UnknownQueue):
+            info = await self._engine.get_queue(self.tenant, webhook.queue)
+            kept = tuple(event for event in info.policy.events if event not in webhook.added)
+            if kept != info.policy.events:
+                await self._put(webhook.queue, replace(info.policy, events=kept), Start())
 
     async def _added(self, webhook: Webhook, policy: QueuePolicy) -> tuple[MessageEvent, ...]:
         """The events that the queue has, or will have, because of webhooks only."""

@@ -79,6 +79,22 @@ async def test_events_that_an_operator_has_set_stay(q: Broker) -> None:
     assert await events(q) == ("done", "expired")
 
 
+async def test_a_replaced_webhook_leaves_no_events_behind(q: Broker) -> None:
+    await q.create_queue("bills", "topic = 'bills'", events=["done"])
+    await put(q)
+    await put(q, events=["message.failed"])
+    assert await events(q) == ("failed",)
+    await put(q, "two", events=["message.failed"])
+    await put(q, queue="bills", events=["message.expired"])
+    assert await events(q) == ("failed",), "the other webhook needs it"
+    assert await events(q, "bills") == ("done", "expired")
+    await put(q, "two", queue="bills")
+    assert await events(q) == ()
+    for webhook in ("ops", "two"):
+        await q.delete_webhook(webhook)
+    assert await events(q, "bills") == ("done",)
+
+
 @law("T1")
 async def test_webhooks_belong_to_a_tenant(q: Broker) -> None:
     other = q.for_tenant("other")

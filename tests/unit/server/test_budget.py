@@ -253,6 +253,21 @@ async def test_reads_are_refused_above_the_budget(small: Door) -> None:
     assert (await small.call("GET", "/v1/log?payloads=true&limit=5")).status == 200
 
 
+async def test_a_settle_is_answered_although_the_claim_after_it_does_not_fit(small: Door) -> None:
+    """Its outcomes are the only sign that it took effect: a nack cannot be repeated."""
+    await _fill(small)
+    claimed = (await small.call("POST", CLAIM, {"limit": 1})).json()["deliveries"]
+    hold = Hold(small.service.budget)
+    hold.take(8 * MB - 1000)
+    nack = {"verb": "nack", "receipt": claimed[0]["receipt"], "error": "bad", "delay_ms": 0}
+    body = {"settlements": [nack], "claim": {"limit": 1, "wait_ms": 10}}
+    reply = await small.call("POST", "/v1/queues/orders/settlements", body)
+    assert reply.status == 200
+    assert reply.json()["outcomes"][0]["state"] == "available"
+    assert reply.json()["deliveries"] == []
+    assert (await small.broker.stats("orders")).in_flight == 0
+
+
 async def test_a_page_of_payloads_is_bounded_before_they_are_read(
     small: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,8 +125,14 @@ async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> S
         lease_ms=asked.lease_ms,
     )
     _count(call, body, reply.outcomes)
-    deliveries = await within_bounds(call, reply.deliveries)
-    return replace(reply, deliveries=await or_wait(call, asked, deliveries))
+    try:
+        deliveries = await within_bounds(call, reply.deliveries)
+        deliveries = await or_wait(call, asked, deliveries)
+    except Busy:
+        if not any(outcome.ok for outcome in reply.outcomes):
+            raise
+        deliveries = []  # The caller must learn what was settled; its next claim is refused.
+    return replace(reply, deliveries=deliveries)
 
 
 def _count(call: Call, body: SettleBody, outcomes: Sequence[Outcome]) -> None:

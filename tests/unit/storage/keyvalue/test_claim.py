@@ -63,7 +63,7 @@ async def test_the_last_turn_of_a_claim_expires_some_and_no_more(engine: KeyValu
 async def test_other_claims_go_on_from_there(
     engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.storage.keyvalue.engine.CLAIM_TURNS", 1)
+    monkeypatch.setattr("penstock.storage.keyvalue.claim_verbs.CLAIM_TURNS", 1)
     calls = 0
     while not (found := await engine.claim(TENANT, "q", "c", 1, None)):
         calls += 1

@@ -524,7 +524,7 @@ async def test_payloads_are_read_in_slices(engine: KeyValueEngine) -> None:
 async def test_claims_wait_while_too_much_waits_for_its_commit(
     engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.storage.keyvalue.engine._UNANSWERED_BYTES", 1_000)
+    monkeypatch.setattr("penstock.storage.keyvalue.claim_verbs._UNANSWERED_BYTES", 1_000)
     await engine.publish(T, Q, [NewMessage(bytes(600)) for _ in range(20)])
     most = 0
 
