@@ -20,10 +20,13 @@ class ClaimSelector:
     conflict, evaluates nothing twice.
     """
 
-    __slots__ = ("_decided", "_ends", "_has_decided", "_matches", "_slice_s", "_time")
+    __slots__ = ("_decided", "_end", "_ends", "_has_decided", "_matches", "_slice_s", "_time")
 
-    def __init__(self, where: Selection, slice_s: float = SLICE_S) -> None:
+    def __init__(self, where: Selection, slice_s: float = SLICE_S, end: int | None = None) -> None:
         self._matches: Final = where.matches
+        #: Messages from this id on are not taken: they were published during the claim, perhaps by
+        #: the claim itself, as copies of deliveries that it failed.
+        self._end = end
         self._slice_s = slice_s
         #: The loop's clock, so that a simulated loop decides where slices end.
         self._time = asyncio.get_running_loop().time
@@ -37,7 +40,7 @@ class ClaimSelector:
 
     def knows(self, message: Message) -> bool:
         """Whether the message was decided before, so that it costs nothing."""
-        return message.offset in self._decided
+        return message.offset in self._decided or self._is_later(message)
 
     @property
     def is_spent(self) -> bool:
@@ -51,8 +54,13 @@ class ClaimSelector:
 
     def takes(self, message: Message) -> bool:
         """Whether the claim takes the delivery of this message."""
+        if self._is_later(message):
+            return False
         known = self._decided.get(message.offset)
         if known is None:
             known = self._decided[message.offset] = self._matches(message)
             self._has_decided = True
         return known
+
+    def _is_later(self, message: Message) -> bool:
+        return self._end is not None and message.id >= self._end

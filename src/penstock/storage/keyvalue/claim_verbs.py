@@ -57,7 +57,9 @@ class ClaimVerbs(CopyingVerbs, Engine):
             await self._changes.over()
             now = self._begin()
         turn = 1
-        selector = None if where is None else ClaimSelector(where, self._turns.slice_s)
+        selector = None
+        if where is not None:
+            selector = ClaimSelector(where, self._turns.slice_s, self._core.log.next_offset)
         deliveries: list[Delivery] | None = None
         size = 0
         try:

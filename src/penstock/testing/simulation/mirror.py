@@ -16,7 +16,6 @@ reopened properly keeps its oracle; the other judges check what a crash leaves b
 from __future__ import annotations
 
 import asyncio
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
@@ -205,13 +204,10 @@ class Mirror:
             return found
 
     async def _claim(self, *args: Any) -> Any:
-        """A claim takes one turn, also with a selector, which would otherwise take several.
-
-        Between them it would see deliveries that it has made available itself: dead-letter copies.
-        """
+        """A claim takes one turn, with a selector several."""
         if args[-1] is None:
             return await self._verb("claim", args, {})
-        async with self._alone, self._still(), self._one_slice():
+        async with self._alone, self._still():
             await self._engine._core.changes.over()
             end = self._oracle._store.next_offset = self._engine._core.log.next_offset
             begun = _Begun(self._engine.claim(*args))
@@ -246,15 +242,6 @@ class Mirror:
             yield
         finally:
             self._loop.frozen = False
-
-    @asynccontextmanager
-    async def _one_slice(self) -> Any:
-        turns = self._engine.turns
-        slice_s, turns.slice_s = turns.slice_s, math.inf
-        try:
-            yield
-        finally:
-            turns.slice_s = slice_s
 
     @staticmethod
     async def _swept(sweep: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> Any:

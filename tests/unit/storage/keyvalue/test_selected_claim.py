@@ -9,6 +9,7 @@ import pytest
 
 from penstock.filters import parse
 from penstock.filters.filter import Selection
+from penstock.model.delivery import Nack
 from penstock.model.limits import MAX_CLAIM_SCAN
 from penstock.model.message import Message, NewMessage
 from penstock.model.queue import Ordering, QueuePolicy, Start
@@ -90,6 +91,20 @@ async def test_no_delivery_is_evaluated_twice_however_many_slices_it_takes(
     where = Counting()
     assert await ids(engine, 1, where) == []
     assert where.count == 100
+
+
+async def test_a_claim_does_not_hand_out_copies_of_what_it_failed(engine: KeyValueEngine) -> None:
+    await fill(engine, 3, max_attempts=5, dead_letter_topic="dead")
+    (first,) = await engine.claim(T, Q, "c", 1, None)
+    await engine.settle(T, Q, [Nack(first.receipt, delay_ms=0)])
+    lowered = QueuePolicy(filter="TRUE", max_attempts=1, dead_letter_topic="dead")
+    await engine.put_queue(T, Q, lowered, Start())
+    engine.turns.slice_s = 0.0
+    # The queue takes the copy, which is there before the claim comes to its last slice.
+    where = parse("partition_key = 'p00000' OR topic = 'dead'")
+    assert await ids(engine, 9, where) == []
+    (copy,) = await engine.claim(T, Q, "c", 9, None, where)
+    assert copy.message.topic == "dead"
 
 
 async def test_a_match_far_behind_is_found_when_the_buckets_are_on_disk(
