@@ -51,7 +51,7 @@ _OVERDUE_MS: Final = 100
 #: finds it polling and wakes another.
 _POLL_TURNS: Final = 12
 #: The shortest time between two polls with a selector, for each selector in use: 100 scans per
-#: second in all, of a millisecond at most unless the filter is unusual.
+#: second in all, of a few milliseconds each.
 _SELECTOR_REST_MS: Final = 10
 #: Results read per millisecond because some delivery of their queue ended: a few per cent
 #: of a core, for any number of waiters and any load.

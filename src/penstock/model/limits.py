@@ -74,7 +74,7 @@ MAX_CLAIM: Final = 1_000
 MAX_CLAIM_BYTES: Final = 4 * 1024 * 1024
 #: A waiting claim has a waiter in the line of each of its queues, and polls them all.
 MAX_CLAIM_QUEUES: Final = 100
-#: Waiting deliveries that a claim with a selector looks at: about a millisecond.
+#: Waiting deliveries that a claim with a selector looks at: some milliseconds.
 MAX_CLAIM_SCAN: Final = 1_000
 #: An assignment is one commit, and other calls wait while it is made.
 MAX_ASSIGN: Final = 100_000
