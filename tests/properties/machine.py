@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
+from penstock.broker.scope import to_selection
 from penstock.errors import UnknownDelivery
 from penstock.filters import Filter, parse
 from penstock.model.delivery import (
@@ -89,7 +90,10 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-machine-")
         self.clock = FakeClock()
         self._options = EngineOptions(
-            clock=self.clock, jitter=_half, limits=Limits(log_retention_ms=_NEVER_MS)
+            clock=self.clock,
+            jitter=_half,
+            limits=Limits(log_retention_ms=_NEVER_MS),
+            default_policy=QueuePolicy(max_attempts=3, labels={"team": "ops"}),
         )
         self._model = Oracle(self._options)
         self._expected = self._model.listener = Lapses()
@@ -273,6 +277,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         dead_letter_topic: str | None,
         dead_letter_expired: bool,
         events: tuple[MessageEvent, ...],
+        labels: dict[str, str],
         bucket_size: int | None,
         if_exists: IfExists,
     ) -> None:
@@ -291,6 +296,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             dead_letter_topic=dead_letter_topic,
             dead_letter_expired=dead_letter_expired,
             events=events,
+            labels=labels,
             bucket_size=fixed.bucket_size if bucket_size is None else bucket_size,
         )
         value = self.clock.now() - back if start == Start.TIME else back
@@ -388,10 +394,24 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(replay)
         self.look(tenant)
 
-    def purge(self, tenant: str, queue: str, state: State, where: str | None, limit: int) -> None:
+    def purge(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: str | None,
+        limit: int,
+        numbers: list[int] | None,
+    ) -> None:
+        """Purge a state, or only the messages with these numbers."""
+
         async def purge(side: Side) -> Plain:
-            reply = await side.engine.purge(tenant, queue, state, _condition(where), limit)
-            return reply.count
+            ids: list[int] | None = None
+            if numbers is not None:
+                total = len(side.offsets(tenant))
+                ids = [side.id(tenant, number % total) for number in numbers if total]
+            selection = to_selection(where, ids)
+            return (await side.engine.purge(tenant, queue, state, selection, limit)).count
 
         self.both(purge)
         self.look(tenant)
@@ -450,9 +470,16 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.look(tenant)
 
     def put_topic(
-        self, tenant: str, topic: str, ttl_ms: int | None, dedup_scope: DedupScope
+        self,
+        tenant: str,
+        topic: str,
+        ttl_ms: int | None,
+        dedup_scope: DedupScope,
+        queue_defaults: dict[str, object],
     ) -> None:
-        policy = TopicPolicy(default_ttl_ms=ttl_ms, dedup_scope=dedup_scope)
+        policy = TopicPolicy(
+            default_ttl_ms=ttl_ms, dedup_scope=dedup_scope, queue_defaults=queue_defaults
+        )
         self.both(lambda side: side.engine.put_topic(tenant, topic, policy))
         self.both(lambda side: side.engine.list_topics(tenant))
 

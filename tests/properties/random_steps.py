@@ -24,7 +24,7 @@ Step: TypeAlias = tuple[str, dict[str, object]]
 
 #: Queue to its initial policy: with small limits, so that programs reach them.
 POLICIES: Final = {
-    "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000)),
+    "all": QueuePolicy(filter="topic <> 'fresh'", max_attempts=2, backoff=Backoff(1000, 4000)),
     "lane": QueuePolicy(
         filter="color IS NOT NULL",
         ordering=Ordering.PARTITION,
@@ -52,14 +52,15 @@ POLICIES: Final = {
 KINDS: Final = ("keys", "runs")
 
 _TENANTS = st.sampled_from(["acme"] * 5 + ["rival"])
-_TOPICS = st.sampled_from(["orders", "orders", "bills"])
+#: The last one has no queue until a publish creates it.
+_TOPICS = st.sampled_from(["orders"] * 3 + ["bills", "bills", "fresh"])
 #: Weighted by repetition. ``orders`` and ``bills`` may have been created by a publish.
-_NAMES = st.sampled_from(["all"] * 4 + ["lane", "late", "red", "wide"] * 2 + ["orders"])
+_NAMES = st.sampled_from(["all"] * 4 + ["lane", "late", "red", "wide"] * 2 + ["orders", "fresh"])
 _CLAIMABLE = st.sampled_from(
     ["all"] * 5
     + ["lane", "wide"] * 3
     + ["late", "red", "all.dlq", "red.dlq"] * 2
-    + ["orders", "bills", "dead", "lane.dlq", "late.dlq"]
+    + ["orders", "bills", "fresh", "dead", "lane.dlq", "late.dlq"]
 )
 _ORDERED = st.sampled_from(["lane", "wide"])
 _CONSUMERS = st.sampled_from(["c1", "c2", "c3"])
@@ -157,6 +158,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "dead_letter_topic": st.sampled_from([None, None, "bills", "dead"]),
             "dead_letter_expired": st.booleans(),
             "events": st.sampled_from([(), (), ("done",), ("failed", "expired")]),
+            "labels": st.sampled_from([{}, {"team": "ops"}, {"team": "ops", "tier": "1"}]),
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
             "if_exists": st.sampled_from([IfExists.REPLACE, IfExists.REPLACE, *IfExists]),
         },
@@ -206,6 +208,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "state": st.sampled_from(State),
             "where": _CONDITIONS,
             "limit": _LIMITS,
+            "numbers": st.one_of(st.none(), st.lists(_PICKS, min_size=1, max_size=3)),
         },
     ),
     "cancel": (
@@ -253,6 +256,9 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "topic": _TOPICS,
             "ttl_ms": st.sampled_from([None, 30_000]),
             "dedup_scope": st.sampled_from(["topic", "partition_key"]),
+            "queue_defaults": st.sampled_from(
+                [{}, {"max_attempts": 1, "labels": {"tier": "1"}}, {"ordering": "partition"}]
+            ),
         },
     ),
     "join": (4, {"tenant": _TENANTS, "queue": _ORDERED, "consumer": _CONSUMERS}),
