@@ -14,8 +14,9 @@ import hmac
 import socket
 import ssl
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from ipaddress import ip_address
 from typing import Final
 
@@ -29,6 +30,9 @@ __all__ = ["AddressRefused", "CallFailed", "Reply", "post", "signed_headers"]
 #: The head of a reply. Nothing else of it is read.
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _MAX_RETRY_AFTER_S: Final = 24 * 3600
+#: Lookups have threads of their own. A name server that does not answer holds one for many seconds,
+#: and commits need the loop's own threads.
+_LOOKUPS: Final = ThreadPoolExecutor(16, thread_name_prefix="penstock-lookup")
 
 
 class CallFailed(Exception):
@@ -106,8 +110,8 @@ async def _post(
 async def _connect(
     host: str, port: int, tls: ssl.SSLContext | None, *, allow_private: bool
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look_up)
     addresses = list(dict.fromkeys(str(place[0]) for *_, place in found))
     allowed = [
         address

@@ -453,7 +453,9 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
     changed_defaults(QueuePolicy(), policy.queue_defaults)
     if not policy.queue_defaults:
         return policy
-    return replace(policy, queue_defaults=to_builtins(plain_fields(policy.queue_defaults)))
+    # A field that is None is not changed, so it is left out: TOML has no null.
+    given = {name: value for name, value in policy.queue_defaults.items() if value is not None}
+    return replace(policy, queue_defaults=to_builtins(plain_fields(given)))
 
 
 def _within(field: str, value: object, low: int, high: int) -> None:

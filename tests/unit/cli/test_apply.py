@@ -121,7 +121,8 @@ def test_an_export_applies_to_its_own_store_without_changes(sh: Shell, tmp_path:
     sh("queue", "create", "plain")
     sh("queue", "create", "all", *QUEUE_OPTIONS)
     schema = '{"type": "string",\n "pattern": "^\\\\d\\"\'$"}'
-    defaults = '{"backoff": {"base_ms": 1, "max_ms": 2}, "labels": {"a": "b"}, "paused": true}'
+    defaults = '{"backoff": {"base_ms": 1, "max_ms": 2}, "labels": {"a": "b"}, "paused": true, '
+    defaults += '"max_depth": null}'
     sh(
         *("topic", "put", "orders", "--default-ttl", "5s", "--dedup-window", "6s"),
         *("--dedup-scope", "partition_key", "--schema-type", "json-schema", "--schema", schema),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_address
 from typing import Any
@@ -174,11 +176,10 @@ async def test_no_call_goes_to_a_private_address(start: Start) -> None:
 async def test_the_connection_goes_to_an_address_that_was_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = asyncio.get_running_loop()
     asked: list[str] = []
     connected: list[str] = []
 
-    async def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+    def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         asked.append(host)
         found = ["10.0.0.1", "::ffff:127.0.0.1", "93.184.216.34", "169.254.169.254"]
         return [(0, 0, 0, "", (address, port)) for address in found]
@@ -187,12 +188,35 @@ async def test_the_connection_goes_to_an_address_that_was_checked(
         connected.append(host)
         raise OSError("not in a test")
 
-    monkeypatch.setattr(loop, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(asyncio, "open_connection", connect)
     webhook = Webhook(id="x", url="http://rebinding.example/", queue="q", events=("message.done",))
     with pytest.raises(http.CallFailed):
         await http.post(webhook, {}, b"{}", WebhookOptions())
     assert (asked, connected) == (["rebinding.example"], ["93.184.216.34"])
+
+
+async def test_a_name_server_that_does_not_answer_holds_up_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop's own threads stay free: a store in files needs them for its commits."""
+    answered = threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[tuple[object, ...]]:
+        answered.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    webhook = Webhook(id="x", url="http://slow.example/", queue="q", events=("message.done",))
+    # As many as a loop can have.
+    options = WebhookOptions(timeout_ms=60_000)
+    calls = [asyncio.ensure_future(http.post(webhook, {}, b"", options)) for _ in range(64)]
+    try:
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(int), 30) == 0
+    finally:
+        answered.set()
+        await asyncio.wait(calls)
 
 
 @pytest.mark.parametrize(
