@@ -100,8 +100,11 @@ class ClaimReply(Struct, frozen=True):
     deliveries: list[Delivery]
 
 
-class SettleBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settlements, the messages published in the same commit, and the claim after them."""
+class SettleBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settlements, the messages published in the same commit, and the claim after them.
+
+    Defaults are omitted, as in a claim.
+    """
 
     settlements: list[Settlement]
     publish: list[Outgoing] = []

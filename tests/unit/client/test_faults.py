@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from pyarrow.ipc import open_stream
@@ -38,6 +39,19 @@ each_loss = pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.CUT,
 
 async def payloads(broker: Broker) -> list[bytes | None]:
     return [entry.payload for entry in (await broker.read_log(payloads=True)).entries]
+
+
+# -- older servers -----------------------------------------------------------------------
+
+
+async def test_options_that_are_not_used_are_not_sent(q: Client, host: Host) -> None:
+    """An older server refuses fields that it does not know."""
+    await q.publish("orders", b"1")
+    (delivery,) = await q.claim("orders")
+    await q.settle("orders", [Ack(delivery.receipt)])
+    *_, claim, settle = [msgspec.msgpack.decode(seen.body) for seen in host.requests]
+    assert claim == {}
+    assert set(settle) <= {"settlements", "publish"}
 
 
 # -- bulk reads --------------------------------------------------------------------------
