@@ -8,8 +8,8 @@ unknown outcome, and the history records that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from penstock.model.delivery import (
     Delivery,
     Nack,
     Receipt,
+    SettleAndClaimReply,
     Settlement,
     SettleReply,
     Verdict,
@@ -205,16 +206,9 @@ class Client(BulkSteps):
         order: ClaimOrder = "given",
     ) -> list[Delivery]:
         """Claim from a queue, or from several."""
-        history = self._world.history
         queues = list(dict.fromkeys((queue, *others)))
-        judged = any(self._is_judged(tenant, name) for name in queues)
-        call = history.call()
-        if judged:
-            history.record(Claim(call=call, queue=WORK))
-        run = history.run
-        deliveries: list[Delivery] | None = None
-        try:
-            deliveries = await self._broker(tenant).claim(
+        with self._claiming(tenant, queues, consumer) as deliveries:
+            found = await self._broker(tenant).claim(
                 queues if others else queue,
                 limit=limit,
                 consumer=consumer,
@@ -223,10 +217,28 @@ class Client(BulkSteps):
                 where=where,
                 order=order,
             )
-        finally:
-            if deliveries is None and judged and run == history.run:
-                history.record(Unanswered(call=call))
+            deliveries.extend(found)
         self._world.violations += judge_claim(deliveries, queues, limit, order)
+        return deliveries
+
+    @contextmanager
+    def _claiming(
+        self, tenant: str, queues: Sequence[str], consumer: str
+    ) -> Iterator[list[Delivery]]:
+        """Record a claim of the queues. The body adds what it was granted to the list."""
+        history = self._world.history
+        judged = any(self._is_judged(tenant, name) for name in queues)
+        call = history.call()
+        if judged:
+            history.record(Claim(call=call, queue=WORK))
+        run = history.run
+        deliveries: list[Delivery] = []
+        try:
+            yield deliveries
+        except BaseException:
+            if judged and run == history.run:
+                history.record(Unanswered(call=call))
+            raise
         for delivery in deliveries:
             self._world.promises.granted(tenant, delivery)
             self._world.held.append((tenant, delivery.queue, delivery.receipt))
@@ -234,7 +246,6 @@ class Client(BulkSteps):
                 history.record(granted(call, consumer, delivery))
         if judged:
             history.record(Claimed(call=call))
-        return deliveries
 
     async def claim_several(self, **arguments: Any) -> None:
         await self.claim(**arguments)
@@ -273,7 +284,10 @@ class Client(BulkSteps):
             await self._settle(sent[-1 - back % len(sent)])
 
     async def settle_late(self, verbs: Sequence[str], **claim: Any) -> None:
-        """Let claims lapse, claim again, and settle with the old receipts, then with the new."""
+        """Let claims lapse, claim again, and settle with the old receipts, then with the new.
+
+        Every settle also claims what is next.
+        """
         before = await self.claim(lease_ms=20, wait_ms=0, **claim)
         await asyncio.sleep(1)
         after = await self.claim(lease_ms=5_000, wait_ms=0, **claim)
@@ -282,7 +296,17 @@ class Client(BulkSteps):
             places = [(tenant, queue, delivery.receipt) for delivery in deliveries]
             if places:
                 settlements = [settlement(verb, receipt, None) for _, _, receipt in places]
-                await self._settle(SentSettle(tenant, queue, places, settlements))
+                sent = SentSettle(tenant, queue, places, settlements)
+                await self._settle_and_claim(sent, claim["consumer"], claim["limit"])
+
+    async def _settle_and_claim(self, sent: SentSettle, consumer: str, limit: int) -> None:
+        calls = self._begin_settle(sent.tenant, sent.queue, sent.places, sent.settlements)
+        with self._claiming(sent.tenant, [sent.queue], consumer) as deliveries:
+            reply = await self._broker(sent.tenant).settle_and_claim(
+                sent.queue, sent.settlements, limit=limit, consumer=consumer
+            )
+            self._settled(calls, sent.settlements, reply)
+            deliveries.extend(reply.deliveries)
 
     async def ack_some(self, tenant: str, queue: str, consumer: str, limit: int) -> None:
         """Claim deliveries and ack them."""
@@ -299,7 +323,7 @@ class Client(BulkSteps):
 
     async def _settle(self, sent: SentSettle) -> None:
         calls = self._begin_settle(sent.tenant, sent.queue, sent.places, sent.settlements)
-        history, now = self._world.history, self._world.clock.now
+        now = self._world.clock.now
         sent.sent_at.append(now())
         try:
             reply = await self._broker(sent.tenant).settle(
@@ -309,20 +333,7 @@ class Client(BulkSteps):
             if len(sent.sent_at) == 1:
                 self._refuse(sent)
             raise
-        for call, item, outcome in zip(calls, sent.settlements, reply.outcomes, strict=True):
-            if outcome.ok and isinstance(item, Ack):
-                self._world.promises.acked(item.receipt)
-            if call is not None:
-                history.record(
-                    Settled(
-                        call=call,
-                        # A repeated reply belongs to an earlier call; this call changed nothing.
-                        verdict=str(Verdict.ABORTED if reply.repeated else outcome.verdict),
-                        state=None if outcome.state is None else str(outcome.state),
-                        until=outcome.until,
-                        at=now(),
-                    )
-                )
+        self._settled(calls, sent.settlements, reply)
         if not sent.outgoing:
             return
         if not self._world.can_repeat(sent):
@@ -337,6 +348,28 @@ class Client(BulkSteps):
             self._done(sent, sent.reply)
         elif sent.was_not_done(now()):
             self._refuse(sent)
+
+    def _settled(
+        self,
+        calls: Sequence[int | None],
+        settlements: Sequence[Settlement],
+        reply: SettleReply | SettleAndClaimReply,
+    ) -> None:
+        """Record the outcomes."""
+        for call, item, outcome in zip(calls, settlements, reply.outcomes, strict=True):
+            if outcome.ok and isinstance(item, Ack):
+                self._world.promises.acked(item.receipt)
+            if call is not None:
+                self._world.history.record(
+                    Settled(
+                        call=call,
+                        # A repeated reply belongs to an earlier call; this call changed nothing.
+                        verdict=str(Verdict.ABORTED if reply.repeated else outcome.verdict),
+                        state=None if outcome.state is None else str(outcome.state),
+                        until=outcome.until,
+                        at=self._world.clock.now(),
+                    )
+                )
 
     def _done(self, sent: SentSettle, reply: SettleReply) -> None:
         if sent.publish_call is not None:
