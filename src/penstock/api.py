@@ -251,6 +251,7 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         consumer: str = ANONYMOUS,
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
+        where: str | None = None,
     ) -> SettleAndClaimReply:
         """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import Claiming, Wanted, check_claim, check_wait
-from penstock.broker.scope import count_of
+from penstock.broker.scope import count_of, to_where
 from penstock.broker.settle import Settling, check_settlements
 from penstock.model.delivery import Delivery, SettleAndClaimReply, Settlement, SettleReply
 from penstock.model.duration import Duration, to_ms
@@ -30,6 +30,7 @@ class SettlingAndClaiming(Settling, Claiming):
         consumer: str = ANONYMOUS,
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
+        where: str | None = None,
     ) -> SettleAndClaimReply:
         """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
 
@@ -40,16 +41,14 @@ class SettlingAndClaiming(Settling, Claiming):
         lease_ms, wait_ms = to_ms(lease_ms), to_ms(wait_ms)
         check_claim(limit, lease_ms)
         check_wait(wait_ms)
-        if publish:
+        wanted = Wanted(limit, consumer, lease_ms, None if where is None else to_where(where))
+        if publish or where is not None or not (await self._throttle(queue)).is_unlimited:
             settled = await self.settle(queue, settlements, publish=publish)
-            deliveries = await self._claim_now(queue, limit, consumer, lease_ms)
+            deliveries = await self._claim_now(queue, limit, consumer, lease_ms, wanted.where)
         else:
             checked = check_settlements(settlements, self._limits.payload_bytes)
-            settled, deliveries = await self._settle_and_claim(
-                queue, checked, limit, consumer, lease_ms
-            )
+            settled, deliveries = await self._settle_and_claim(queue, checked, wanted)
         if not deliveries and wait_ms:
-            wanted = Wanted(limit, consumer, lease_ms)
             deliveries = await self._claim_waiting(queue, wanted, wait_ms)
         return SettleAndClaimReply.of(settled, deliveries)
 
@@ -57,21 +56,16 @@ class SettlingAndClaiming(Settling, Claiming):
         self,
         queue: str,
         settlements: Sequence[Settlement],
-        limit: int,
-        consumer: str,
-        lease_ms: int | None,
+        wanted: Wanted,
     ) -> tuple[SettleReply, list[Delivery]]:
-        throttle = await self._throttle(queue)
-        if not throttle.is_unlimited:
-            settled = await self.settle(queue, settlements)
-            return settled, await self._claim_now(queue, limit, consumer, lease_ms)
-        cost = count_of(settlements) + limit
+        """Settle and claim within the tenant's share of the store."""
+        cost = count_of(settlements) + wanted.limit
         shares = self._engine.shares
         if not shares.enter(self.tenant, cost):
             await shares.wait(self.tenant, cost)
         try:
             return await self._engine.settle_and_claim(
-                self.tenant, queue, settlements, consumer, limit, lease_ms
+                self.tenant, queue, settlements, wanted.consumer, wanted.limit, wanted.lease_ms
             )
         finally:
             shares.leave(self.tenant, cost)

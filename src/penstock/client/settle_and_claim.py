@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_claim, check_wait
+from penstock.broker.scope import to_where
 from penstock.client.calling import read
 from penstock.client.claim import Claiming
+from penstock.client.replay import is_sendable
 from penstock.client.settle import Settling, check_outcomes
 from penstock.model.delivery import SettleAndClaimReply, Settlement
 from penstock.model.duration import Duration, to_ms
@@ -44,6 +46,7 @@ class SettlingAndClaiming(Settling, Claiming):
         consumer: str = ANONYMOUS,
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
+        where: str | None = None,
     ) -> SettleAndClaimReply:
         """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
 
@@ -56,7 +59,9 @@ class SettlingAndClaiming(Settling, Claiming):
         check_wait(wait_ms)
         if publish:
             publish = self._complete(publish)
-        claim = ClaimBody(limit, lease_ms, wait_ms, consumer)
+        if where is not None and not is_sendable(where):
+            to_where(where)
+        claim = ClaimBody(limit, lease_ms, wait_ms, consumer, where)
         answer = await self._send_settlements(queue, settlements, publish, claim)
         reply = read(_REPLY, answer)
         check_outcomes(reply.outcomes, settlements)

@@ -282,6 +282,7 @@ class SyncVerbs(BlockingVerbs):
         consumer: str = ANONYMOUS,
         lease_ms: Duration | None = None,
         wait_ms: Duration = 0,
+        where: str | None = None,
     ) -> SettleAndClaimReply:
         """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
 
@@ -296,6 +297,7 @@ class SyncVerbs(BlockingVerbs):
             consumer=consumer,
             lease_ms=lease_ms,
             wait_ms=wait_ms,
+            where=where,
         )
 
     def ack(self, delivery: Delivery, result: object = None) -> Outcome:

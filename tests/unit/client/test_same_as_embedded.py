@@ -129,7 +129,8 @@ async def settling_and_claiming(q: QueueApi, clock: FakeClock) -> AsyncIterator[
     publish = [Outgoing("u", [NewMessage(b"next")])]
     yield await q.settle_and_claim("jobs", [Ack(receipts[0])], publish=publish, consumer="me")
     yield await q.settle_and_claim("jobs", [Ack(receipts[0])], publish=publish, limit=10)
-    yield await q.settle_and_claim("jobs", [Ack(Receipt("stale"))])
+    yield await q.settle_and_claim("jobs", [Ack(Receipt("stale"))], where="topic = 'u'")
+    yield await tried(q.settle_and_claim("jobs", [Ack(Receipt("stale"))], where="topic ="))
     stale: list[Settlement | SettlingException] = [Ack(Receipt("stale"))]
     yield await tried(q.settle_and_claim("nowhere", stale))
     yield await tried(q.settle_and_claim("jobs", []))

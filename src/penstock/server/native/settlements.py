@@ -113,8 +113,6 @@ async def settle(
 
 async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> SettleAndClaimReply:
     check_wait(asked.wait_ms)
-    if asked.where is not None:
-        raise BadInput("A claim that follows settlements takes no selector.", field="where")
     call.hold.check()
     reply = await call.broker.settle_and_claim(
         call.name,
@@ -123,6 +121,7 @@ async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> S
         limit=asked.limit,
         consumer=asked.consumer,
         lease_ms=asked.lease_ms,
+        where=asked.where,
     )
     _count(call, body, reply.outcomes)
     try:
