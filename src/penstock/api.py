@@ -253,10 +253,7 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         wait_ms: Duration = 0,
         where: str | None = None,
     ) -> SettleAndClaimReply:
-        """Settle, then lease up to ``limit`` deliveries of the queue, as two calls would.
-
-        The outcomes come with the deliveries, so they wait for up to ``wait_ms`` too.
-        """
+        """Settle, then claim from the queue; the outcomes wait for the claim too."""
         ...
 
     async def ack(self, delivery: Delivery, result: object = None) -> Outcome:

@@ -472,7 +472,7 @@ async def test_a_claim_with_a_selector(door):
     assert (reply.status, problem["field"]) == (400, "where")
     assert (problem["position"], problem["end"]) == (14, 15)
     reply = await door.call(
-        "POST", "/v1/queues/paint/settlements", {"settlements": [], "claim": {"where": "TRUE"}}
+        "POST", "/v1/queues/paint/settlements", {"settlements": [], "claim": {"where": "TRUE ="}}
     )
     assert (reply.status, reply.json()["field"]) == (400, "where")
     reply = await door.call("GET", "/v1/queues/paint/stream?where=colour%20%3D")
