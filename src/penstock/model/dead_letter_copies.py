@@ -15,18 +15,26 @@ from penstock.model.message import HeaderValue, Message, NewMessage
 from penstock.model.queue import QueuePolicy
 from penstock.model.states import State, Transition
 
-__all__ = ["MAX_HOPS", "EndedDelivery", "copies", "dead_letter_copy", "is_circular"]
+__all__ = [
+    "HOPS",
+    "MAX_HOPS",
+    "EndedDelivery",
+    "copies",
+    "dead_letter_copy",
+    "hops_of",
+    "is_circular",
+]
 
 #: Copies of copies: queues that dead-letter into each other stop after so many.
 MAX_HOPS: Final = 16
-_HOPS: Final = "dead_letter_hops"
+HOPS: Final = "dead_letter_hops"
 _DROPPED: Final = "dead_letter_dropped_headers"
 #: The headers of an earlier copy, which those of the next one replace.
 _STORY: Final = frozenset(
     {
         *("dead_letter_original_queue", "dead_letter_original_topic", "dead_letter_message_id"),
         *("dead_letter_state", "dead_letter_transition", "dead_letter_attempts", "dead_letter_at"),
-        *("dead_letter_error", "dead_letter_key", _HOPS, _DROPPED),
+        *("dead_letter_error", "dead_letter_key", HOPS, _DROPPED),
     }
 )
 #: What a number counts in the size of headers, as in a publish.
@@ -58,7 +66,7 @@ def copies(policy: QueuePolicy, state: State) -> bool:
 
 def is_circular(policy: QueuePolicy, message: Message) -> bool:
     """Whether a copy would go in a circle: the message is a copy of this topic, or of many."""
-    return message.topic == policy.dead_letter_topic or _hops(message) >= MAX_HOPS
+    return message.topic == policy.dead_letter_topic or hops_of(message) >= MAX_HOPS
 
 
 def dead_letter_copy(ended: EndedDelivery, *, auto_create: bool) -> NewMessage:
@@ -75,7 +83,7 @@ def dead_letter_copy(ended: EndedDelivery, *, auto_create: bool) -> NewMessage:
         "dead_letter_transition": str(ended.transition),
         "dead_letter_attempts": ended.attempts,
         "dead_letter_at": ended.at,
-        _HOPS: _hops(message) + 1,
+        HOPS: hops_of(message) + 1,
     }
     if ended.error is not None:
         story["dead_letter_error"] = ended.error[:MAX_EVENT_ERROR_CHARS]
@@ -91,9 +99,9 @@ def dead_letter_copy(ended: EndedDelivery, *, auto_create: bool) -> NewMessage:
     )
 
 
-def _hops(message: Message) -> int:
+def hops_of(message: Message) -> int:
     """How often the message was copied already. A producer may have set the header to anything."""
-    hops = message.headers.get(_HOPS)
+    hops = message.headers.get(HOPS)
     return hops if type(hops) is int and hops > 0 else 0
 
 

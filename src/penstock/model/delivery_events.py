@@ -6,8 +6,8 @@ its own rules, so that a mistake here is noticed.
 
 from __future__ import annotations
 
-from penstock.model.dead_letter_copies import EndedDelivery
-from penstock.model.message import Message, NewMessage
+from penstock.model.dead_letter_copies import HOPS, EndedDelivery, hops_of
+from penstock.model.message import HeaderValue, Message, NewMessage
 from penstock.model.queue import QueuePolicy
 from penstock.model.queue_events import EVENTS_TOPIC, event_message
 from penstock.model.states import State
@@ -26,7 +26,10 @@ def reports(policy: QueuePolicy, state: State, message: Message | None = None) -
 
 
 def delivery_event(ended: EndedDelivery) -> NewMessage:
-    """The message to append to the topic of events."""
+    """The message to append to the topic of events.
+
+    It inherits the count of copies, which ends a loop through queues that copy events.
+    """
     event = f"message.{ended.state.value}"
     body: dict[str, object] = {
         "event": event,
@@ -38,7 +41,9 @@ def delivery_event(ended: EndedDelivery) -> NewMessage:
     }
     if ended.state is not State.DONE:
         body["error"] = ended.error
-    if ended.state is not State.FAILED:
-        return event_message(event, ended.queue, body)
-    body["dead_letter"] = ended.is_kept
-    return event_message(event, ended.queue, body, dead_letter=ended.is_kept)
+    headers: dict[str, HeaderValue] = {}
+    if hops := hops_of(ended.message):
+        headers[HOPS] = hops
+    if ended.state is State.FAILED:
+        body["dead_letter"] = headers["dead_letter"] = ended.is_kept
+    return event_message(event, ended.queue, body, **headers)

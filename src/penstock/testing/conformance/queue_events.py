@@ -190,6 +190,19 @@ class TestQueueEvents(Conformance):
         assert [m.topic for m in await store.log()] == ["orders", "dead", EVENTS_TOPIC]
         assert (await store.claim_one("d")).payload == b"body"
 
+    @pytest.mark.parametrize("copies", [0, 1, 15, 16, 99])
+    async def test_a_loop_of_copies_and_events_ends(self, store: Store, copies: int) -> None:
+        """A queue of dead letters reports its failures, and a queue of events copies its own."""
+        await store.queue("d", "topic = 'dead'", events=("failed",))
+        await store.queue("e", f"topic = '{EVENTS_TOPIC}'", dead_letter_topic="dead")
+        await store.publish(msg(dead_letter_hops=copies) if copies else msg(), topic="dead")
+        for number in range(max(1, 17 - copies)):
+            await store.fail_one("d")
+            (event,) = await store.browse("e", State.AVAILABLE)
+            assert event.message.headers.get("dead_letter_hops", 0) == copies + number
+            await store.fail_one("e")
+        assert await store.claim("d") == await store.claim("e") == []
+
     async def test_an_event_creates_no_queue_and_nothing_refuses_it(self, store: Store) -> None:
         await store.queue(filter="topic = 'orders'", events=ALL)
         await store.publish(b"a", b"b")

@@ -89,12 +89,11 @@ def append_copies(store: Store, options: EngineOptions, now: int) -> None:
         if one.topic == "penstock.events":
             _Batch(store, options, now, one.tenant).publish(one.topic, _event(one, now))
             continue
-        hops = message.headers.get("dead_letter_hops")
-        hops = hops if isinstance(hops, int) and not isinstance(hops, bool) else 0
+        hops = _hops(message.headers)
         if hops >= 16:
             continue
         headers: dict[str, HeaderValue] = {
-            "dead_letter_hops": max(hops, 0) + 1,
+            "dead_letter_hops": hops + 1,
             "dead_letter_original_queue": one.queue,
             "dead_letter_original_topic": message.topic,
             "dead_letter_message_id": message.id,
@@ -118,10 +117,19 @@ def append_copies(store: Store, options: EngineOptions, now: int) -> None:
         _Batch(store, options, now, one.tenant).publish(one.topic, copy)
 
 
+def _hops(headers: Mapping[str, HeaderValue]) -> int:
+    """How many copies led to a message."""
+    hops = headers.get("dead_letter_hops")
+    return max(hops, 0) if isinstance(hops, int) and not isinstance(hops, bool) else 0
+
+
 def _event(one: Ended, now: int) -> NewMessage:
     """The report of an ended delivery."""
     name = f"message.{one.how}"
     headers: dict[str, HeaderValue] = {"event": name, "queue": one.queue}
+    hops = _hops(one.entry.message.headers)
+    if hops:
+        headers["dead_letter_hops"] = hops
     body = {
         "event": name,
         "at": now,
