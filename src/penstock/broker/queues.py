@@ -80,6 +80,8 @@ class Queues(Scope):
         async with self._policies:
             info = await self._engine.get_queue(self.tenant, name)
             changed = updated_policy(info.policy, changes, self._default_policy)
+            if "events" in changes:
+                await self._events_set(name, changed)
             return await self._put(name, changed, Start())
 
     async def _create(
@@ -87,8 +89,11 @@ class Queues(Scope):
     ) -> QueueInfo:
         check_unreserved(check_name(name, "queue"), "queue")
         wanted = new_policy(fields, self._default_policy)
+        begin = to_start(start)
         async with self._policies:
-            return await self._put(name, wanted, to_start(start), if_exists)
+            if if_exists is IfExists.REPLACE:
+                await self._events_set(name, wanted)
+            return await self._put(name, wanted, begin, if_exists)
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue's policy and state."""
@@ -144,6 +149,9 @@ class Queues(Scope):
             await self._engine.delete_topic(self.tenant, name)
         finally:
             self._schemas.forget(name)
+
+    async def _events_set(self, name: str, policy: QueuePolicy) -> None:
+        """Report that the caller is about to decide which events the queue reports."""
 
     async def _put(
         self,

@@ -172,6 +172,18 @@ class Webhooks(Queues):
             policy = replace(policy, events=check_events((*policy.events, *needed)))
         return await super()._put(name, policy, start, if_exists)
 
+    async def _events_set(self, name: str, policy: QueuePolicy) -> None:
+        """Note in the queue's webhooks which events it will report for webhooks only."""
+        prefix = self._webhook_name("")
+        for document, value in await self._engine.list_documents(WEBHOOK_KIND):
+            webhook = decode_webhook(document, value)
+            if not document.startswith(prefix) or webhook.queue != name:
+                continue
+            added = check_events(tuple(message_events(webhook) - set(policy.events)))
+            if added != webhook.added:
+                noted = _encode(replace(webhook, added=added))
+                await self._engine.add_document(WEBHOOK_KIND, document, noted, value)
+
     async def _drop_added(self, webhook: StoredWebhook) -> None:
         """Let a queue no longer report what it reported for this webhook, as it was stored before.
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from penstock.api import QueueApi
 from penstock.cli.declaration import Declaration, plain_policy
-from penstock.errors import BadInput, BadSchema
+from penstock.errors import BadInput, BadSchema, Forbidden
 from penstock.model.limits import check_name
 from penstock.model.policy_fields import PolicyChanges
-from penstock.model.queue import QueuePolicy, TopicPolicy, check_topic_policy
-from penstock.model.queue_events import RESERVED_PREFIX, check_unreserved
+from penstock.model.queue import QueuePolicy, TopicPolicy, check_events, check_topic_policy
+from penstock.model.queue_events import RESERVED_PREFIX, MessageEvent, check_unreserved
+from penstock.model.webhooks import message_events
 
 __all__ = ["Change", "find_changes", "make_change"]
 
@@ -46,8 +49,12 @@ async def find_changes(q: QueueApi, declared: Declaration, *, prune: bool) -> li
         if not info.name.startswith(RESERVED_PREFIX)
     }
     topics = dict(await q.topics())
+    needed = await _webhook_events(q, declared, queues)
     changes = [_topic_change(declared, name, topics.get(name)) for name in declared.topics]
-    changes += [_queue_change(declared, name, queues.get(name)) for name in declared.queues]
+    changes += [
+        _queue_change(declared, name, queues.get(name), needed.get(name, ()))
+        for name in declared.queues
+    ]
     if prune:
         changes += [Change("delete", "topic", name) for name in topics.keys() - declared.topics]
         changes += [Change("delete", "queue", name) for name in queues.keys() - declared.queues]
@@ -70,7 +77,25 @@ async def make_change(q: QueueApi, declared: Declaration, change: Change) -> Non
         await q.update_queue(name, **cast(PolicyChanges, changed))
 
 
-def _queue_change(declared: Declaration, name: str, before: QueuePolicy | None) -> Change | None:
+async def _webhook_events(
+    q: QueueApi, declared: Declaration, queues: Mapping[str, QueuePolicy]
+) -> dict[str, tuple[MessageEvent, ...]]:
+    """By queue, the events that it reports because of webhooks, whatever the file says."""
+    needed: dict[str, tuple[MessageEvent, ...]] = {}
+    known = [name for name, fields in declared.queues.items() if "events" in fields]
+    if any(queues[name].events for name in known if name in queues):
+        with suppress(Forbidden):  # Then the difference is shown, and applying it changes nothing.
+            for webhook in await q.webhooks():
+                needed[webhook.queue] = (*needed.get(webhook.queue, ()), *message_events(webhook))
+    return needed
+
+
+def _queue_change(
+    declared: Declaration,
+    name: str,
+    before: QueuePolicy | None,
+    needed: tuple[MessageEvent, ...],
+) -> Change | None:
     # The parser of filters; `--help` does not need it.
     from penstock.broker.queues import new_policy, updated_policy  # noqa: PLC0415
 
@@ -81,6 +106,7 @@ def _queue_change(declared: Declaration, name: str, before: QueuePolicy | None) 
             after = new_policy(fields)
         else:
             after = updated_policy(before, fields, QueuePolicy())
+            after = replace(after, events=check_events((*after.events, *needed)))
     except BadInput as error:
         raise _refused(declared, "queues", name, error) from error
     return _compared("queue", name, fields, before, after)

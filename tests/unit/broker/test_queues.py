@@ -295,7 +295,6 @@ async def test_the_defaults_of_a_topic_are_stored_as_plain_values(q: Broker) -> 
     assert stored.queue_defaults == {
         "backoff": {"base_ms": 1, "max_ms": 2},
         "ordering": "partition",
-        "max_depth": None,
     }
 
 

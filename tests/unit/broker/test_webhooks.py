@@ -79,6 +79,20 @@ async def test_events_that_an_operator_has_set_stay(q: Broker) -> None:
     assert await events(q) == ("done", "expired")
 
 
+async def test_an_operator_sets_events_that_a_webhook_needs_too(q: Broker) -> None:
+    await put(q, events=["message.done", "message.failed"])
+    await q.update_queue("orders", events=["done"])
+    assert await events(q) == ("done", "failed")
+    await q.update_queue("orders", max_attempts=3)
+    await q.delete_webhook("ops")
+    assert await events(q) == ("done",), "the operator has set it"
+    await put(q)
+    await q.put_queue("orders", "topic = 'orders'")
+    assert await events(q) == ("done",)
+    await q.delete_webhook("ops")
+    assert await events(q) == (), "the operator has removed it"
+
+
 async def test_a_replaced_webhook_leaves_no_events_behind(q: Broker) -> None:
     await q.create_queue("bills", "topic = 'bills'", events=["done"])
     await put(q)
