@@ -95,8 +95,10 @@ class Broker(
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
-        info = await super()._put(name, policy, start, if_exists)
+        info = await super()._put(name, policy, start, if_exists, was=was)
         for queue in (name, name + DLQ_SUFFIX):
             throttle = self._throttles.get(queue)
             if throttle is not None:

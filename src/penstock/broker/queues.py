@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Unpack
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Unpack
 
 from penstock.broker.schemas import compile_schema
 from penstock.broker.scope import BrokerOptions, Scope
-from penstock.errors import BadInput
+from penstock.errors import BadInput, QueueChanged
 from penstock.filters import parse
 from penstock.model.limits import MAX_OFFSET, MAX_TIME_MS, check_name, check_queue_name, shown
 from penstock.model.policy_fields import PolicyChanges, PolicyFields
@@ -27,6 +28,10 @@ from penstock.model.queue_events import check_unreserved
 from penstock.storage.contract import Engine
 
 __all__ = ["Queues", "new_policy", "preview_of", "to_start", "updated_policy"]
+
+
+#: How often a change is tried, if another server changes the queue every time.
+_TRIES: Final = 20
 
 
 class Queues(Scope):
@@ -78,11 +83,13 @@ class Queues(Scope):
         """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
         async with self._policies:
-            info = await self._engine.get_queue(self.tenant, name)
-            changed = updated_policy(info.policy, changes, self._default_policy)
+            def change(policy: QueuePolicy) -> QueuePolicy:
+                return updated_policy(policy, changes, self._default_policy)
+
             if "events" in changes:
-                await self._events_set(name, changed)
-            return await self._put(name, changed, Start())
+                info = await self._engine.get_queue(self.tenant, name)
+                await self._events_set(name, change(info.policy))
+            return await self._change(name, change)
 
     async def _create(
         self, name: str, fields: PolicyChanges, start: str | Start, if_exists: IfExists
@@ -159,8 +166,18 @@ class Queues(Scope):
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
-        return await self._engine.put_queue(self.tenant, name, policy, start, if_exists)
+        return await self._engine.put_queue(self.tenant, name, policy, start, if_exists, was=was)
+
+    async def _change(self, name: str, change: Callable[[QueuePolicy], QueuePolicy]) -> QueueInfo:
+        """Change the policy of a queue, again if another server changes it meanwhile."""
+        for _ in range(_TRIES):
+            policy = (await self._engine.get_queue(self.tenant, name)).policy
+            with suppress(QueueChanged):
+                return await self._put(name, change(policy), Start(), was=policy)
+        raise QueueChanged(f"The policy of queue {name!r} keeps changing.", field="queue")
 
     async def _delete(self, name: str) -> None:
         await self._engine.delete_queue(self.tenant, name)

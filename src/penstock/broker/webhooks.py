@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import asdict, replace
 
-from penstock.broker.queues import Queues, new_policy, updated_policy
+from penstock.broker.queues import Queues, new_policy
 from penstock.errors import Conflict, StoreCorrupt, UnknownQueue, UnknownWebhook
 from penstock.model.limits import shown
 from penstock.model.message import Published
@@ -147,12 +147,10 @@ class Webhooks(Queues):
         """Create the webhook's queue, or give the existing one its filter."""
         name, filter_ = webhook_queue(webhook.id), filter_of(webhook)
         try:
-            info = await self._engine.get_queue(self.tenant, name)
+            await self._change(name, lambda policy: replace(policy, filter=filter_))
         except UnknownQueue:
             policy = new_policy({**queue_policy(), "filter": filter_}, self._default_policy)
-        else:
-            policy = updated_policy(info.policy, {"filter": filter_}, self._default_policy)
-        await self._put(name, policy, Start())
+            await self._put(name, policy, Start())
 
     async def _put(
         self,
@@ -160,6 +158,8 @@ class Webhooks(Queues):
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
         """Store the policy, with the events that the queue's webhooks need."""
         needed = {
@@ -170,7 +170,7 @@ class Webhooks(Queues):
         }
         if not needed <= set(policy.events):
             policy = replace(policy, events=check_events((*policy.events, *needed)))
-        return await super()._put(name, policy, start, if_exists)
+        return await super()._put(name, policy, start, if_exists, was=was)
 
     async def _events_set(self, name: str, policy: QueuePolicy) -> None:
         """Note in the queue's webhooks which events it will report for webhooks only."""
@@ -190,10 +190,7 @@ class Webhooks(Queues):
         ``_put`` keeps the events that webhooks need now.
         """
         with suppress(UnknownQueue):
-            info = await self._engine.get_queue(self.tenant, webhook.queue)
-            kept = tuple(event for event in info.policy.events if event not in webhook.added)
-            if kept != info.policy.events:
-                await self._put(webhook.queue, replace(info.policy, events=kept), Start())
+            await self._change(webhook.queue, lambda policy: _without(policy, webhook.added))
 
     async def _added(self, webhook: Webhook, policy: QueuePolicy) -> tuple[MessageEvent, ...]:
         """The events that the queue has, or will have, because of webhooks only."""
@@ -235,6 +232,11 @@ class Webhooks(Queues):
 
     def _webhooks_changed(self) -> None:
         """Report that a keeper should read the webhooks again."""
+
+
+def _without(policy: QueuePolicy, events: Sequence[MessageEvent]) -> QueuePolicy:
+    kept = tuple(event for event in policy.events if event not in events)
+    return replace(policy, events=kept)
 
 
 def decode_webhook(name: str, value: bytes) -> StoredWebhook:

@@ -32,6 +32,7 @@
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   ├── OtherStore           409  a position of another store, or from before a restore (A1)
     │   ├── TopicChanged         409  while messages were checked: send them again
+    │   ├── QueueChanged         409  while its policy was changed: send the change again
     │   ├── QueueExists          409  with another policy
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant

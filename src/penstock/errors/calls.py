@@ -22,6 +22,7 @@ __all__ = [
     "NotFound",
     "OtherStore",
     "PenstockError",
+    "QueueChanged",
     "QueueExists",
     "QueueFull",
     "QueueNotEmpty",
@@ -309,6 +310,13 @@ class TopicChanged(Conflict):
     """The topic's policy changed after the messages were checked; nothing was stored."""
 
     advice = "Send the same call again: it is checked against the current policy."
+    retryable = True
+
+
+class QueueChanged(Conflict):
+    """The queue's policy changed while a change of it was made; nothing was changed."""
+
+    advice = "Send the same call again: it changes the current policy."
     retryable = True
 
 

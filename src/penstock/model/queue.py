@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import force_setattr, replace
 
-from penstock.errors import BadPolicy, QueueExists
+from penstock.errors import BadPolicy, QueueChanged, QueueExists, UnknownQueue
 from penstock.model.duration import Duration, to_ms, to_seconds
 from penstock.model.limits import (
     MAX_ATTEMPTS,
@@ -42,6 +42,7 @@ __all__ = [
     "check_labels",
     "check_queue_policy",
     "check_topic_policy",
+    "check_unchanged",
     "keeps_existing",
     "plain_fields",
 ]
@@ -305,6 +306,14 @@ def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
     if isinstance(events, list):
         converted["events"] = tuple(events)
     return converted
+
+
+def check_unchanged(name: str, existing: QueuePolicy | None, was: QueuePolicy) -> None:
+    """Refuse to change a queue that is gone, or whose policy is no longer ``was``."""
+    if existing is None:
+        raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
+    if existing != was:
+        raise QueueChanged(f"Another call has changed the policy of queue {name!r}.", field="queue")
 
 
 def keeps_existing(

@@ -116,10 +116,13 @@ class Engine(BulkReading, Documents, ABC):
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
         """Create the queue, or do with an existing one what ``if_exists`` says.
 
-        The decision and the change are one commit: ``keeps_existing`` makes the decision.
+        The decision and the change are one commit: ``keeps_existing`` makes the decision. With
+        ``was`` the queue must exist and have this policy: ``check_unchanged``.
 
         ``start`` only matters on creation: a queue with ``latest`` is caught up immediately;
         ``earliest``, ``offset`` and ``time`` leave a cursor for ``route``. A changed filter applies

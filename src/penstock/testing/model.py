@@ -98,11 +98,14 @@ class Oracle(Engine):
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
         with self._telling() as (store, now):
             _refuse_dead_letter(name)
             parse(policy.filter)
             queue = store.queues.get((tenant, name))
+            queues.check_was(queue, was)
             if queue is not None and queues.keeps(queue, policy, if_exists):
                 return read_verbs.info(queue, dead=False)
             queues.check_quotas(self._options.limits, store, tenant, queue, policy)

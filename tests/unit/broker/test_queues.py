@@ -288,6 +288,7 @@ async def test_bad_defaults_of_a_topic(
 
 
 async def test_the_defaults_of_a_topic_are_stored_as_plain_values(q: Broker) -> None:
+    # A null says nothing.
     given = {"backoff": Backoff(1, 2), "ordering": Ordering.PARTITION, "max_depth": None}
     await q.put_topic("orders", TopicPolicy(queue_defaults=given))
     stored = await q.topic("orders")

@@ -27,7 +27,14 @@ from penstock.model.delivery import (
 from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, PublishReply
-from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, keeps_existing
+from penstock.model.queue import (
+    IfExists,
+    QueueInfo,
+    QueuePolicy,
+    Start,
+    check_unchanged,
+    keeps_existing,
+)
 from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.abandoned_claims import AbandonedClaims
@@ -168,6 +175,8 @@ class KeyValueEngine(
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
         now = self._begin()
         if is_dead_letter(name):
@@ -175,6 +184,9 @@ class KeyValueEngine(
                 f"{name!r} is a dead-letter queue; it is created with its queue.", field="queue"
             )
         owner = self._core.tenant(tenant)
+        if was is not None:
+            existing = owner.queues.get(name)
+            check_unchanged(name, None if existing is None else existing.policy, was)
         begin = StartCursor(self._core.log, owner, start)
         while name not in owner.queues and not begin.is_found():
             await self._next_slice(tenant)

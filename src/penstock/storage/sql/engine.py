@@ -155,8 +155,10 @@ class SqlEngine(Engine):
         policy: QueuePolicy,
         start: Start,
         if_exists: IfExists = IfExists.REPLACE,
+        *,
+        was: QueuePolicy | None = None,
     ) -> QueueInfo:
-        return await queues.put_queue(self._core, tenant, name, policy, start, if_exists)
+        return await queues.put_queue(self._core, tenant, name, policy, start, if_exists, was)
 
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
         return await queues.get_queue(self._core, tenant, name)

@@ -21,6 +21,7 @@ from penstock.model.queue import (
     Start,
     TopicPolicy,
     auto_created_policy,
+    check_unchanged,
     keeps_existing,
 )
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
@@ -64,6 +65,7 @@ async def put_queue(
     policy: QueuePolicy,
     start: Start,
     if_exists: IfExists = IfExists.REPLACE,
+    was: QueuePolicy | None = None,
 ) -> QueueInfo:
     """Create the queue, or do with an existing one what ``if_exists`` says."""
     _refuse_dead_letter(name)
@@ -72,6 +74,8 @@ async def put_queue(
 
     async def act(work: Work) -> tuple[Queue, bool, bool]:
         queue = work.tenant.queues.get(name)
+        if was is not None:
+            check_unchanged(name, None if queue is None else queue.policy, was)
         if queue is not None:
             if keeps_existing(name, queue.policy, policy, if_exists):
                 return queue, False, False

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.errors import QueueExists, QueueNotEmpty, StoreClosed, UnknownDelivery, UnknownQueue
+from penstock.errors import (
+    QueueChanged,
+    QueueExists,
+    QueueNotEmpty,
+    StoreClosed,
+    UnknownDelivery,
+    UnknownQueue,
+)
 from penstock.model.delivery import ReplaySource
 from penstock.model.queue import Backoff, IfExists, Ordering, QueuePolicy, Start
 from penstock.model.states import State
@@ -33,6 +40,23 @@ class TestQueues(Conformance):
         assert kept == made == await store.engine.get_queue(TENANT, "q")
         new = await store.engine.put_queue(TENANT, "new", QueuePolicy(), Start(), IfExists.KEEP)
         assert new == await store.engine.get_queue(TENANT, "new")
+
+    @law("E1")
+    async def test_a_change_of_what_another_call_has_changed_is_refused(self, store: Store) -> None:
+        """So two servers that change different fields lose neither."""
+        was = (await store.engine.put_queue(TENANT, "q", QueuePolicy(), Start())).policy
+        await store.engine.pause(TENANT, "q", True)
+        changed = replace(was, max_attempts=3)
+        with pytest.raises(QueueChanged):
+            await store.engine.put_queue(TENANT, "q", changed, Start(), was=was)
+        now = (await store.engine.get_queue(TENANT, "q")).policy
+        assert now == replace(was, paused=True)
+        await store.engine.put_queue(TENANT, "q", replace(now, max_attempts=3), Start(), was=now)
+        now = (await store.engine.get_queue(TENANT, "q")).policy
+        assert (now.paused, now.max_attempts) == (True, 3)
+        with pytest.raises(UnknownQueue):
+            await store.engine.put_queue(TENANT, "gone", changed, Start(), was=was)
+        assert [info.name for info in await store.engine.list_queues(TENANT)] == ["q"]
 
     @law("E1")
     async def test_an_existing_queue_with_another_policy_is_refused_if_asked(

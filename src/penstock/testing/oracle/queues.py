@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from penstock.errors import QueueExists, QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters
+from penstock.errors import (
+    QueueChanged,
+    QueueExists,
+    QueueNotEmpty,
+    TooManyQueues,
+    TooManyUnindexedFilters,
+    UnknownQueue,
+)
 from penstock.filters import parse
 from penstock.model.limits import Limits
 from penstock.model.message import Offset
 from penstock.model.queue import IfExists, QueuePolicy, Start
 from penstock.testing.oracle.state import Queue, Store
 
-__all__ = ["change_policy", "check_quotas", "cursor", "keeps"]
+__all__ = ["change_policy", "check_quotas", "check_was", "cursor", "keeps"]
 
 
 def cursor(store: Store, tenant: str, start: Start) -> Offset | None:
@@ -40,6 +47,14 @@ def check_quotas(
     most = limits.unindexed_filters
     if is_new and not parse(policy.filter).indexed and unindexed >= most:
         raise TooManyUnindexedFilters("One filter too many.", field="filter", limit=most)
+
+
+def check_was(queue: Queue | None, was: QueuePolicy | None) -> None:
+    """Refuse a change of a queue that is gone or has changed, if ``was`` is given."""
+    if was is not None and queue is None:
+        raise UnknownQueue("The queue is gone.", field="queue")
+    if was is not None and queue is not None and queue.policy != was:
+        raise QueueChanged("The queue has another policy.", field="queue")
 
 
 def keeps(queue: Queue, policy: QueuePolicy, if_exists: IfExists) -> bool:

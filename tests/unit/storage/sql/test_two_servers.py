@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from penstock.broker import Broker, BrokerOptions
 from penstock.errors import QueueFull, UnknownQueue
 from penstock.model.delivery import Ack, Nack, ReplaySource
 from penstock.model.message import NewMessage, Outgoing
@@ -187,6 +188,19 @@ async def test_a_queue_gets_what_is_published_after_it_whatever_else_is(pair: Pa
     for queue, after in made:
         got = [int(delivery.message.id) for delivery in await claim(pair.b, queue, 1_000)]
         assert got.count(after) == 1
+
+
+async def test_two_servers_change_different_fields_of_one_queue(pair: Pair) -> None:
+    brokers = [Broker(engine, BrokerOptions(), TENANT) for engine in (pair.a, pair.b)]
+    for number in range(1, ROUNDS + 1):
+        await asyncio.gather(
+            brokers[0].update_queue("old", max_attempts=number),
+            brokers[1].update_queue("old", description=str(number)),
+            pair.a.pause(TENANT, "old", number % 2 == 0),
+        )
+        policy = (await pair.a.get_queue(TENANT, "old")).policy
+        found = (policy.max_attempts, policy.description, policy.paused)
+        assert found == (number, str(number), number % 2 == 0)
 
 
 # -- topics ------------------------------------------------------------------------------
