@@ -83,6 +83,7 @@ class Queues(Scope):
         """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
         async with self._policies:
+
             def change(policy: QueuePolicy) -> QueuePolicy:
                 return updated_policy(policy, changes, self._default_policy)
 
