@@ -246,17 +246,13 @@ class SqlEngine(Engine):
         claiming = asyncio.ensure_future(call)
         try:
             deliveries = await asyncio.shield(claiming)
+            if len(deliveries) < limit:
+                # The claim has succeeded; do not fail it. A waiting caller also calls ``next_due``.
+                with suppress(StoreError):
+                    await self._watch.interested_in(tenant, queue)
         except asyncio.CancelledError:
             self._abandoned.release_granted(tenant, queue, claiming)
             raise
-        if len(deliveries) < limit:
-            # The claim has succeeded; do not fail it. A waiting caller also calls ``next_due``.
-            try:
-                with suppress(StoreError):
-                    await self._watch.interested_in(tenant, queue)
-            except asyncio.CancelledError:
-                self._abandoned.release(tenant, queue, deliveries)
-                raise
         return deliveries
 
     async def _claim_alone(self, tenant: str, queue: str, asked: Claim) -> list[Delivery]:
