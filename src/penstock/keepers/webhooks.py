@@ -152,7 +152,14 @@ class WebhookCalls:
             await self._disable(tenant, webhook)
             raise _ReceiverGone
         self.counters["failed"] += 1
-        return Nack(receipt, f"{_host(webhook)}: HTTP {reply.status}", reply.retry_after_ms)
+        delay_ms = None
+        if reply.retry_after_ms is not None:
+            # The longer one: a receiver that says "soon" each time must not use up all attempts.
+            info = await self._engine.get_queue(tenant, delivery.queue)
+            backoff_ms = info.policy.backoff.ceiling_ms(delivery.attempts)
+            jitter = self._options.engine.jitter
+            delay_ms = max(reply.retry_after_ms, jitter(backoff_ms))
+        return Nack(receipt, f"{_host(webhook)}: HTTP {reply.status}", delay_ms)
 
     async def _disable(self, tenant: str, webhook: StoredWebhook) -> None:
         """Stop calling a receiver that is gone, unless the webhook was changed meanwhile."""

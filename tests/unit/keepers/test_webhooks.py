@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Backoff, Broker, BrokerOptions
+from penstock import Backoff, Broker, BrokerOptions, EngineOptions, Nack
+from penstock.broker.webhooks import WEBHOOK_KIND, decode_webhook
 from penstock.keepers import Keepers, WebhookCalls
 from penstock.keepers import webhook_http as http
 from penstock.keepers.queue_watch import REMIND_MS, WatchedState, state_events
@@ -227,6 +228,26 @@ async def test_a_receiver_says_when_to_try_again(reply: str, delay_ms: int | Non
         webhook = Webhook(id="x", url=receiver.url, queue="q", events=("message.done",))
         answer = await http.post(webhook, {}, b"{}", PRIVATE)
     assert (answer.status, answer.retry_after_ms, answer.ok) == (503, delay_ms, False)
+
+
+@pytest.mark.parametrize("retry_after_ms, delay_ms", [(None, None), (0, 5_000), (9_000, 9_000)])
+async def test_a_receiver_cannot_shorten_the_backoff(
+    retry_after_ms: int | None, delay_ms: int | None
+) -> None:
+    async def post(*_: object) -> http.Reply:
+        return http.Reply(429, retry_after_ms)
+
+    options = BrokerOptions(engine=EngineOptions(jitter=lambda ceiling_ms: ceiling_ms))
+    async with await penstock.open("memory://", options=options, keepers=False) as q:
+        await q.create_queue("orders", "topic = 'orders'")
+        await q.put_webhook("hook", "https://example.com/", queue="orders", events=EVENTS)
+        await q.test_webhook("hook")
+        (delivery,) = await q.claim(HOOK)
+        ((name, value),) = await q.engine.list_documents(WEBHOOK_KIND)
+        calls = WebhookCalls(q.engine, options, post)
+        nack = await calls.call("default", decode_webhook(name, value), delivery)
+    assert isinstance(nack, Nack)
+    assert nack.delay_ms == delay_ms
 
 
 async def test_a_silent_receiver_costs_one_timeout() -> None:
