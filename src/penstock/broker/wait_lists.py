@@ -272,11 +272,11 @@ class SelectedWaitList(QueueWaitList):
     """
 
     def __init__(
-        self, clock: Clock, engine: Engine, tenant: str, queue: str, lines: Callable[[], int]
+        self, clock: Clock, engine: Engine, tenant: str, queue: str, rests: Callable[[], int]
     ) -> None:
         super().__init__(clock, engine, tenant, queue)
-        #: How many such lines the store has; they share one rate.
-        self._lines = lines
+        #: How many of the shortest rests to take, because all such lines share one rate.
+        self._rests = rests
         self._polled_at: int | None = None
 
     def end(self, notified: int) -> None:
@@ -302,7 +302,7 @@ class SelectedWaitList(QueueWaitList):
     def _next_poll_at(self) -> int:
         if self._polled_at is None:
             return self.clock.now()
-        return self._polled_at + _SELECTOR_REST_MS * self._lines()
+        return self._polled_at + _SELECTOR_REST_MS * self._rests()
 
 
 class ResultWaitList(WaitList):

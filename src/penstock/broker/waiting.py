@@ -12,6 +12,7 @@ woken for, as may any claim of another process.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from typing import TypeAlias
 
@@ -46,8 +47,9 @@ class Waiting(Listener):
         self._clock = clock
         self._listener = listener
         self._queues: dict[_Key, QueueWaitList] = {}
-        #: By queue and by the text of the selector.
+        #: By queue and by the text of the selector, and how many there are by tenant.
         self._selected: dict[_Key, dict[str, SelectedWaitList]] = {}
+        self._selectors: Counter[str] = Counter()
         self._results: dict[_Key, ResultWaitList] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -78,19 +80,23 @@ class Waiting(Listener):
         lines = self._selected.setdefault(key, {})
         line = lines.get(text)
         if line is None:
+            tenant, queue = key
+            self._selectors[tenant] += 1
             line = lines[text] = SelectedWaitList(
-                self._clock, self._engine, *key, self._count_selected
+                self._clock, self._engine, tenant, queue, lambda: self._rests(tenant)
             )
 
         def forget() -> None:
             del lines[text]
             if not lines:
                 del self._selected[key]
+            self._selectors -= Counter((key[0],))  # Removes tenants that have none left.
 
         return Waiter(line, self.check, forget)
 
-    def _count_selected(self) -> int:
-        return sum(map(len, self._selected.values()))
+    def _rests(self, tenant: str) -> int:
+        """How many shortest rests a line takes: tenants have equal shares of one rate."""
+        return len(self._selectors) * self._selectors[tenant]
 
     def for_result(self, tenant: str, queue: str) -> Waiter[ResultWaitList]:
         """A new waiter for a result in the queue."""

@@ -172,6 +172,23 @@ async def test_the_rate_is_shared_by_all_selectors(
     assert not q._waiting._selected
 
 
+@law("T1")
+async def test_tenants_have_equal_shares_of_the_rate(q: Broker, clock: FakeClock) -> None:
+    """Hundreds of selectors of one tenant delay those of another by one more rest."""
+    other = q.for_tenant("other")
+    for broker in (q, other):
+        await broker.create_queue("orders")
+    loud = [await waiting(other, where=f"number = {number}") for number in range(300)]
+    task = await waiting(q, where=RED)
+    await paint(q, "red")
+    clock.advance(20)
+    assert [item.payload for item in await within(task)] == [b"red"]
+    for one in loud:
+        one.cancel()
+    await asyncio.gather(*loud, return_exceptions=True)
+    assert not q._waiting._selected
+
+
 async def test_nothing_polls_while_nothing_happens(
     q: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ class DiskWriter:
             # A panic of RocksDB's binding is not an Exception. It must end neither the thread nor
             # the loop: the callers of this commit, and of all later ones, would wait forever.
             if isinstance(panic, KeyboardInterrupt):
-                self._loop.call_soon(_interrupt)  # After the callers were told.
+                self._loop.call_soon(_interrupt)  # After the callers have the error.
             return RuntimeError(f"the write ended with {panic!r}")
         finally:
             self._seconds = time.perf_counter() - begin
