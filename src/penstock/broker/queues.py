@@ -99,9 +99,10 @@ class Queues(Scope):
         wanted = new_policy(fields, self._default_policy)
         begin = to_start(start)
         async with self._policies:
+            info = await self._put(name, wanted, begin, if_exists)
             if if_exists is IfExists.REPLACE:
                 await self._events_set(name, wanted)
-            return await self._put(name, wanted, begin, if_exists)
+        return info
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue's policy and state."""
@@ -159,7 +160,7 @@ class Queues(Scope):
             self._schemas.forget(name)
 
     async def _events_set(self, name: str, policy: QueuePolicy) -> None:
-        """Report that the caller is about to decide which events the queue reports."""
+        """Report that the caller has decided which events the queue reports."""
 
     async def _put(
         self,

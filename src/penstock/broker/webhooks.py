@@ -173,7 +173,7 @@ class Webhooks(Queues):
         return await super()._put(name, policy, start, if_exists, was=was)
 
     async def _events_set(self, name: str, policy: QueuePolicy) -> None:
-        """Note in the queue's webhooks which events it will report for webhooks only."""
+        """Note in the queue's webhooks which events it reports for webhooks only."""
         prefix = self._webhook_name("")
         for document, value in await self._engine.list_documents(WEBHOOK_KIND):
             webhook = decode_webhook(document, value)

@@ -84,6 +84,9 @@ async def test_an_operator_sets_events_that_a_webhook_needs_too(q: Broker) -> No
     await q.update_queue("orders", events=["done"])
     assert await events(q) == ("done", "failed")
     await q.update_queue("orders", max_attempts=3)
+    await q.publish("orders", b"")
+    with pytest.raises(errors.QueueNotEmpty):
+        await q.put_queue("orders", ordering="partition")
     await q.delete_webhook("ops")
     assert await events(q) == ("done",), "the operator has set it"
     await put(q)
