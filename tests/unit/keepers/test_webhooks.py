@@ -217,7 +217,7 @@ async def test_a_name_server_that_does_not_answer_holds_up_nothing_else(
         assert await asyncio.wait_for(asyncio.to_thread(int), 30) == 0
     finally:
         answered.set()
-        await asyncio.wait(calls)
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
