@@ -268,7 +268,7 @@ class SelectedWaitList(QueueWaitList):
     """The waiters for deliveries of one queue with one selector.
 
     A poll scans deliveries that do not match, and most notifications are about those. So the line
-    polls at a limited rate, whatever the load.
+    polls at a limited rate under any load.
     """
 
     def __init__(

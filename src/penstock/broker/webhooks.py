@@ -185,7 +185,7 @@ class Webhooks(Queues):
                 await self._engine.add_document(WEBHOOK_KIND, document, noted, value)
 
     async def _drop_added(self, webhook: StoredWebhook) -> None:
-        """Let a queue no longer report what it reported for this webhook, as it was stored before.
+        """Remove from a queue the events that it reported for the webhook that was stored before.
 
         ``_put`` keeps the events that webhooks need now.
         """

@@ -27,7 +27,7 @@ from penstock.model.webhooks import message_events
 
 __all__ = ["Change", "find_changes", "make_change"]
 
-#: How a file says that a topic has none of these.
+#: The values with which a file removes a field of a topic.
 _NONE: Final = {"default_ttl_ms": 0, "schema": "", "schema_type": ""}
 
 
@@ -42,7 +42,7 @@ class Change(Struct, frozen=True):
 
 
 async def find_changes(q: QueueApi, declared: Declaration, *, prune: bool) -> list[Change]:
-    """The changes in the order in which they are made; ``prune`` deletes what is not declared."""
+    """The changes in order; ``prune`` also deletes queues and topics that are not declared."""
     queues = {
         info.name: info.policy
         for info in await q.queues()
@@ -80,7 +80,7 @@ async def make_change(q: QueueApi, declared: Declaration, change: Change) -> Non
 async def _webhook_events(
     q: QueueApi, declared: Declaration, queues: Mapping[str, QueuePolicy]
 ) -> dict[str, tuple[MessageEvent, ...]]:
-    """By queue, the events that it reports because of webhooks, whatever the file says."""
+    """By queue, the events that it reports because of webhooks, even if the file has none."""
     needed: dict[str, tuple[MessageEvent, ...]] = {}
     known = [name for name, fields in declared.queues.items() if "events" in fields]
     if any(queues[name].events for name in known if name in queues):

@@ -242,7 +242,7 @@ class _Line:
         except _ReceiverGone:
             if self._task is not None:
                 self._task.cancel()  # Until a pass finds the webhook enabled.
-        except Exception as error:  # noqa: BLE001  (the event is retried, whatever happened)
+        except Exception as error:  # noqa: BLE001  (any error: the event is retried)
             _log.error("The webhook %s could not be called.", self._name, exc_info=error)
             settlement = Nack(delivery.receipt, f"{type(error).__name__}: {error}")
         finally:

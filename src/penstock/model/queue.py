@@ -363,24 +363,8 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
         _within("message_ttl_ms", policy.message_ttl_ms, 0, MAX_TTL_MS)
     if policy.throughput_limit is not None:
         _within("throughput_limit", policy.throughput_limit, 0, 10**9)
-    _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
-    _within("partition_batch", policy.partition_batch, 1, MAX_PARTITION_BATCH)
-    if policy.partition_batch > 1 and policy.partition_concurrency > 1:
-        raise BadPolicy(
-            f"partition_batch is {policy.partition_batch}; it must be 1 unless "
-            "partition_concurrency is 1, because a batch needs strict order.",
-            field="partition_batch",
-            limit=1,
-        )
+    _check_order(policy)
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
-    if not isinstance(policy.ordering, Ordering):
-        raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
-    if not isinstance(policy.retry_position, RetryPosition):
-        raise BadPolicy("retry_position must be 'keep' or 'back'.", field="retry_position")
-    if policy.retry_position is RetryPosition.BACK and policy.ordering is Ordering.PARTITION:
-        raise BadPolicy(
-            "retry_position must be 'keep' in an ordered queue.", field="retry_position"
-        )
     for field in ("paused", "dead_letters", "dead_letter_expired"):
         if not isinstance(getattr(policy, field), bool):
             raise BadPolicy(f"{field} must be true or false.", field=field)
@@ -402,6 +386,26 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
         throughput_limit=policy.throughput_limit or None,
         dead_letter_topic=policy.dead_letter_topic or None,
     )
+
+
+def _check_order(policy: QueuePolicy) -> None:
+    _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
+    _within("partition_batch", policy.partition_batch, 1, MAX_PARTITION_BATCH)
+    if policy.partition_batch > 1 and policy.partition_concurrency > 1:
+        raise BadPolicy(
+            f"partition_batch is {policy.partition_batch}; it must be 1 unless "
+            "partition_concurrency is 1, because a batch needs strict order.",
+            field="partition_batch",
+            limit=1,
+        )
+    if not isinstance(policy.ordering, Ordering):
+        raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
+    if not isinstance(policy.retry_position, RetryPosition):
+        raise BadPolicy("retry_position must be 'keep' or 'back'.", field="retry_position")
+    if policy.retry_position is RetryPosition.BACK and policy.ordering is Ordering.PARTITION:
+        raise BadPolicy(
+            "retry_position must be 'keep' in an ordered queue.", field="retry_position"
+        )
 
 
 def check_events(events: object) -> tuple[MessageEvent, ...]:

@@ -143,7 +143,7 @@ def filter_of(webhook: Webhook) -> str:
 def queue_policy() -> dict[str, object]:
     """The policy of a webhook's queue, without its filter; an operator may change it later.
 
-    Attempts spread over about half a day; what a disabled webhook collects expires after a week.
+    All attempts take about half a day. Events of a disabled webhook expire after a week.
     """
     return {
         "max_attempts": 15,
@@ -178,7 +178,7 @@ def webhook_of(
 
 
 def _to_dict(headers: object) -> dict[str, str]:
-    """The headers as a dict; ``check_webhook`` refuses what is none."""
+    """The headers as a dict; ``check_webhook`` refuses other values."""
     if headers is None:
         return {}
     given: Any = headers

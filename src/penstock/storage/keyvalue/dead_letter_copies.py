@@ -38,10 +38,10 @@ def append_copies(core: Core) -> Iterator[None]:
 
 def _append(core: Core, tenant: Tenant, topic: str, ended: EndedDelivery) -> Iterator[None]:
     # At the limit of queues none is created, because that would refuse the copy.
-    room = len(tenant.queues) < core.options.limits.queues
+    may_create = len(tenant.queues) < core.options.limits.queues
     plan = Plan(core, tenant, ended.at)
     is_event = topic == EVENTS_TOPIC
-    new = delivery_event(ended) if is_event else dead_letter_copy(ended, auto_create=room)
+    new = delivery_event(ended) if is_event else dead_letter_copy(ended, auto_create=may_create)
     plan.take((Outgoing(topic, (new,)),))
     yield from plan.decide()
     yield from plan.apply()

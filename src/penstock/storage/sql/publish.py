@@ -266,9 +266,9 @@ class Publishing:
             ttl_ms = self._tenant.topic(topic).default_ttl_ms
             entry = self._new_entry(topic, new, None if ttl_ms is None else self._now + ttl_ms)
             # At the limit of queues none is created, because that would refuse the copy.
-            room = len(self._tenant.queues) + len(self._created) < limits.queues
+            may_create = len(self._tenant.queues) + len(self._created) < limits.queues
             unwanted = not entry.targets and not entry.behind
-            if unwanted and new.auto_create and creates and room:
+            if unwanted and new.auto_create and creates and may_create:
                 await self._create(topic, entry, Counter())
             self._appending.items.append(entry)
         await self._append()

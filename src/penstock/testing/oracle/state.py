@@ -78,7 +78,7 @@ class Held:
 
 
 class Ended(NamedTuple):
-    """A delivery as it was when it ended."""
+    """The last state of a delivery that has ended."""
 
     tenant: str
     queue: str
