@@ -280,7 +280,9 @@ async def test_waiting_costs_the_database_little(
     a_second = (count() - before) / (loop.time() - began)
     wait.cancel()
     await asyncio.wait([wait])
-    assert 0 < a_second < 5
+    # Two polls for the waiter, and per second one look for due deliveries, for queues to catch up
+    # with and for webhooks.
+    assert 0 < a_second < 6
 
 
 def statements_of(dialect: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
