@@ -114,11 +114,12 @@ class KeyValueEngine(
     ) -> Self:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
-        Without a ``writer``, batches are written on a thread, or inline if the adapter is
-        ``inline``. Bulk verbs process ``slice_size`` deliveries before other verbs run. A long
-        change checks the clock every ``step_size`` messages, and lets the loop do other work every
-        ``slice_s`` seconds. A publish that takes more than ``inline_evaluations`` evaluations of
-        filters runs them in slices first. A segment of the log is full with ``segment_entries``.
+        Without a ``writer``, batches of an ``inline`` adapter are written on the event loop, the
+        others by ``DiskWriter``. Bulk verbs process ``slice_size`` deliveries before other verbs
+        run. A long change checks the clock every ``step_size`` messages, and lets the loop do other
+        work every ``slice_s`` seconds. A publish that takes more than ``inline_evaluations``
+        evaluations of filters runs them in slices first. A segment of the log is full with
+        ``segment_entries``.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))
