@@ -35,9 +35,9 @@ ALL = 1000
 
 
 async def open_on(adapter: FaultyAdapter, clock: FakeClock) -> Engine:
-    """An engine without any randomness of its own."""
+    """An engine without any randomness of its own, which reads every payload from its adapter."""
     options = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms // 2)
-    return await KeyValueEngine.open(adapter, options)
+    return await KeyValueEngine.open(adapter, options, recent_payload_bytes=0)
 
 
 async def everything(engine: Engine) -> Mapping[str, object]:

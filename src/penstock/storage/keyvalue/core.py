@@ -35,6 +35,7 @@ from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.positions import Positions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
+from penstock.storage.keyvalue.recent_payloads import RECENT_BYTES
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.stage import ENCODE_STEP, Stage
 from penstock.storage.keyvalue.tenant import Tenant
@@ -76,6 +77,7 @@ class Core:
         slice_s: float = SLICE_S,
         inline_evaluations: int = INLINE_EVALUATIONS,
         segment_entries: int = SEGMENT_ENTRIES,
+        recent_payload_bytes: int = RECENT_BYTES,
     ) -> None:
         self.adapter = adapter
         self.options = options
@@ -84,7 +86,7 @@ class Core:
         self.slice_s = slice_s
         self.inline_evaluations = inline_evaluations
         self.changes = LongChanges(slice_s)
-        self.stage = Stage(adapter, min(step_size, ENCODE_STEP))
+        self.stage = Stage(adapter, min(step_size, ENCODE_STEP), recent_payload_bytes)
         self.notifier = Notifier()
         self.log = Log(self.stage, segment_entries)
         self.dedup = Dedup(self.stage)

@@ -55,6 +55,7 @@ from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.membership import MembershipVerbs
 from penstock.storage.keyvalue.publish import Plan, owned
 from penstock.storage.keyvalue.read_verbs import ReadingVerbs
+from penstock.storage.keyvalue.recent_payloads import RECENT_BYTES
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import StartCursor, route
 from penstock.storage.keyvalue.routed_ahead import is_quick, routed_ahead
@@ -111,6 +112,7 @@ class KeyValueEngine(
         slice_s: float = SLICE_S,
         inline_evaluations: int = INLINE_EVALUATIONS,
         segment_entries: int = SEGMENT_ENTRIES,
+        recent_payload_bytes: int = RECENT_BYTES,
     ) -> Self:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
@@ -119,12 +121,19 @@ class KeyValueEngine(
         run. A long change checks the clock every ``step_size`` messages, and lets the loop do other
         work every ``slice_s`` seconds. A publish that takes more than ``inline_evaluations``
         evaluations of filters runs them in slices first. A segment of the log is full with
-        ``segment_entries``.
+        ``segment_entries``. Up to ``recent_payload_bytes`` of the newest payloads stay in memory.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))
         core = Core(
-            adapter, options, slice_size, step_size, slice_s, inline_evaluations, segment_entries
+            adapter,
+            options,
+            slice_size,
+            step_size,
+            slice_s,
+            inline_evaluations,
+            segment_entries,
+            recent_payload_bytes,
         )
         try:
             core.load()

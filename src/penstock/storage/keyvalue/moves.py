@@ -30,7 +30,13 @@ from penstock.storage.keyvalue.payloads import read_payload
 from penstock.storage.keyvalue.positions import Positions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import receipt_of
-from penstock.storage.keyvalue.records import AVAILABLE, Logged, append_attempt, first_attempt
+from penstock.storage.keyvalue.records import (
+    AVAILABLE,
+    IN_FLIGHT,
+    Logged,
+    append_attempt,
+    first_attempt,
+)
 from penstock.storage.keyvalue.trail import Trail
 
 __all__ = [
@@ -140,6 +146,7 @@ def grant(
     if queue.positions is not None:
         _bring_home(queue, queue.positions, entries)
     out: list[Delivery] = []
+    append, pack, pack_lease = out.append, IN_FLIGHT.pack, LEASE.pack
     tags = queue.receipts.tags(number, last + 1, len(entries)) if entries else []
     for entry, payload, tag in zip(entries, payloads, tags, strict=True):
         last += 1
@@ -156,11 +163,15 @@ def grant(
         entry.grant = last
         if not ordered:
             entry.epoch = 0
-        claim_id = entry.claim_id
-        entry.lease = LEASE.pack(claim_id, last, entry.epoch, entry.at) + consumer_utf8
-        entry.hold(deadline)
+        claim_id, metadata = entry.claim_id, entry.metadata
+        entry.lease = pack_lease(claim_id, last, entry.epoch, entry.at) + consumer_utf8
+        # Entry.hold inlined: a tenth of the time of a grant.
+        entry.deadline = deadline
+        entry.encoded = (
+            pack(message_id, claim_id, now, deadline, attempts, len(metadata)) + metadata
+        )
         receipt = entry.receipt = receipt_of(number, claim_id, last, attempts, tag)
-        out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
+        append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
     queue.make_many_in_flight(entries, deadline)
     if reads.errors:
         out = [
@@ -204,19 +215,18 @@ def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
 
     Takes a third of the time: a settle of a hundred acks touches one or two buckets.
     """
-    keys: list[bytes | None] = []
-    for entry in entries:
-        queue.done.load(entry.claim_id)
-        if entry.message.key is not None:
-            keys.append(key_to_close(queue, entry.message))
+    messages = [entry.message for entry in entries]
+    queue.done.load_many(entries)
+    keys = [key_to_close(queue, message) for message in messages if message.key is not None]
     if queue.policy.events:
         for entry in entries:
             _note_ack(queue, entry, now)
     queue.take_many_in_flight(entries)
     for key in keys:
         _close(queue, key)
-    for entry in entries:
-        queue.unwatch_expiry(entry)
+    for entry, message in zip(entries, messages, strict=True):
+        if message.expires_at is not None:
+            queue.unwatch_expiry(entry)
     queue.done.add_many(entries, now)
     queue.done_count += len(entries)
     queue.acks += len(entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
@@ -16,8 +17,16 @@ __all__ = ["payloads_of", "read_payload"]
 
 def payloads_of(stage: Stage, entries: list[Entry]) -> list[bytes]:
     """The payloads of these deliveries."""
-    values = stage.get_many([payload_key(entry.message.offset) for entry in entries])
-    return [_checked(value, entry.message) for entry, value in zip(entries, values, strict=True)]
+    recent = stage.recent_payloads.get
+    found = [recent(entry.message.offset) for entry in entries]
+    if None not in found:
+        return cast("list[bytes]", found)
+    missing = [index for index, value in enumerate(found) if value is None]
+    messages = [entries[index].message for index in missing]
+    values = stage.get_many([payload_key(message.offset) for message in messages])
+    for index, message, value in zip(missing, messages, values, strict=True):
+        found[index] = _checked(value, message)
+    return cast("list[bytes]", found)
 
 
 def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> bytes:

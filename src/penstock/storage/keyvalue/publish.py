@@ -403,7 +403,7 @@ class Plan:
         items, step, now = self._items, self._step, self._now
         if items:
             self._core.log.append(self._tenant.log, [item[1] for item in items])
-        writes = self._core.stage.writes
+        writes, recent = self._core.stage.writes, self._core.stage.recent_payloads.add
         for begin in range(0, len(items), step):
             if begin:
                 yield
@@ -412,7 +412,9 @@ class Plan:
             run: list[Logged] = []
             same: Sequence[Queue] = ()
             for new, logged, queues, change in items[begin : begin + step]:
-                writes[payload_key(logged[0].offset)] = new.payload
+                offset, payload = logged[0].offset, new.payload
+                writes[payload_key(offset)] = payload
+                recent(offset, payload)
                 if queues is not same or change is not None:
                     if run and same:
                         yield from _assign(same, run, now)

@@ -87,6 +87,15 @@ class SettledShelf:
         """Read the bucket that ``add`` will need, so that ``add`` cannot fail."""
         self._bucket(bucket_of(claim_id))
 
+    def load_many(self, entries: list[Entry]) -> None:
+        """``load`` for the entries of one settle."""
+        first = end = 0
+        for entry in entries:
+            if not first <= entry.claim_id < end:
+                first = bucket_of(entry.claim_id)
+                end = first + 10 ** (first >> EXPONENT_SHIFT)
+                self._bucket(first)
+
     def add(self, claim_id: int, at: int, encoded: bytes) -> None:
         """Add an entry, encoded by ``Entry.settled``."""
         bucket = self._bucket(bucket_of(claim_id))
@@ -97,7 +106,7 @@ class SettledShelf:
     def add_many(self, entries: list[Entry], at: int) -> None:
         """``add`` for the entries of one settle; their buckets must be loaded."""
         bucket: _Bucket | None = None
-        end = 0
+        end, pack = 0, SETTLED.pack
         for entry in entries:
             claim_id = entry.claim_id
             if bucket is None or not bucket.bucket_id <= claim_id < end:
@@ -106,7 +115,11 @@ class SettledShelf:
                 end = bucket_id + 10 ** (bucket_id >> EXPONENT_SHIFT)
                 self._touch(bucket)
                 self._stage.writes[self._keys.slot(self._kind, at // SLOT_MS, bucket_id)] = b""
-            bucket.entries[claim_id] = entry.settled(at)
+            metadata = entry.metadata
+            # Entry.settled inlined: a third of the time.
+            bucket.entries[claim_id] = (
+                pack(entry.message_id, claim_id, at, entry.attempts, len(metadata)) + metadata
+            )
 
     def find(self, priority: int, message_id: int) -> Settled | None:
         """The entry of a message; tries every bucket exponent."""

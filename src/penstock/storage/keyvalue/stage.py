@@ -20,6 +20,7 @@ from penstock.model.dead_letter_copies import EndedDelivery
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
+from penstock.storage.keyvalue.recent_payloads import RECENT_BYTES, RecentPayloads
 
 __all__ = ["ENCODE_STEP", "STEP_BYTES", "Dirty", "Stage"]
 
@@ -54,17 +55,24 @@ class Stage:
         "_step_size",
         "ended",
         "number",
+        "recent_payloads",
         "written",
         "writes",
     )
 
-    def __init__(self, adapter: Adapter, step_size: int = ENCODE_STEP) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        step_size: int = ENCODE_STEP,
+        recent_payload_bytes: int = RECENT_BYTES,
+    ) -> None:
         self._adapter = adapter
         self._step_size = step_size
         self._dirty: dict[Dirty, None] = {}
         self._encoded: dict[Dirty, None] = {}
         self._next = Batch()
         self._committing = _EMPTY
+        self.recent_payloads = RecentPayloads(recent_payload_bytes)
         #: The next batch's writes, for hot paths that put many records directly.
         self.writes = self._next.writes
         #: The dirty objects that the last taken batch encoded.

@@ -247,6 +247,7 @@ class _Session:
             self._options,
             writer=disk,
             slice_size=self._slice_size,
+            recent_payload_bytes=0,  # Every claim reads its payloads, so that a read can fail.
             step_size=self._step_size,
             slice_s=0.0,
             inline_evaluations=self._inline_evaluations,

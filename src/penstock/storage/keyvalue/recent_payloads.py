@@ -1,0 +1,40 @@
+"""The payloads of the newest messages: a queue that keeps up with its producers claims these.
+
+A payload in memory needs no read and no checksum: it is what the producer sent. Two generations
+take turns, so dropping the oldest payloads costs nothing per payload.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["RECENT_BYTES", "RecentPayloads"]
+
+#: The bytes of payloads that are kept, plus at most one payload for each generation.
+RECENT_BYTES: Final = 16 * 1024 * 1024
+
+
+class RecentPayloads:
+    """Payloads by offset. An offset is never used again, so a payload never changes."""
+
+    __slots__ = ("_generation_bytes", "_newer", "_older", "_size")
+
+    def __init__(self, most_bytes: int = RECENT_BYTES) -> None:
+        self._generation_bytes = most_bytes // 2
+        self._newer: dict[int, bytes] = {}
+        self._older: dict[int, bytes] = {}
+        self._size = 0
+
+    def add(self, offset: int, payload: bytes) -> None:
+        """Keep a payload that is being published."""
+        if self._size >= self._generation_bytes:
+            if not self._generation_bytes:
+                return
+            self._older, self._newer, self._size = self._newer, {}, 0
+        self._newer[offset] = payload
+        self._size += len(payload)
+
+    def get(self, offset: int) -> bytes | None:
+        """The payload, or None if it has to be read from the store."""
+        found = self._newer.get(offset)
+        return self._older.get(offset) if found is None else found
