@@ -263,6 +263,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
         return not self._is_blocked
 
+    def write_both(self, head: bytes, body: bytes) -> bool:
+        """As ``write``, without joining the two."""
+        if not self._transport.is_closing():
+            self._transport.writelines((head, body))
+        return not self._is_blocked
+
     async def drained(self) -> None:
         """Wait until more can be sent, or the connection is closed."""
         self._draining = self._server.loop.create_future()

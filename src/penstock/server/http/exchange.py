@@ -16,6 +16,8 @@ _LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+#: A body up to this size is copied behind its head; a larger one is passed on as it is.
+_WORTH_COPYING: Final = 4 * 1024
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -42,6 +44,10 @@ class Link(Protocol):
 
     def write(self, data: bytes) -> bool:
         """Send bytes; returns whether more can be sent without waiting."""
+        ...
+
+    def write_both(self, head: bytes, body: bytes) -> bool:
+        """As ``write``, without joining the two."""
         ...
 
     async def drained(self) -> None:
@@ -184,17 +190,24 @@ class Exchange:
                 raise OSError("the caller has disconnected")
             self.ended = True
             return
-        data = b"" if self._headers is None else self._reply_head(self._headers)
-        if not self._bodiless:
-            if self._chunked:
-                body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-                data += body if more else body + b"0\r\n\r\n"
-            else:
-                data += body
-        is_free = not data or self._link.write(data)
+        head = b"" if self._headers is None else self._reply_head(self._headers)
+        if self._bodiless:
+            body = b""
+        elif self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more:
+                body += b"0\r\n\r\n"
+        is_free = self._write(head, body)
         self.ended = not more
         if more and not is_free:
             await self._link.drained()
+
+    def _write(self, head: bytes, body: bytes) -> bool:
+        """Send both; returns whether more can be sent without waiting."""
+        if head and len(body) > _WORTH_COPYING:
+            return self._link.write_both(head, body)
+        data = head + body
+        return not data or self._link.write(data)
 
     def _reply_head(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """The head, with the headers that belong to the connection."""
