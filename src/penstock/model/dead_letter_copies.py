@@ -19,10 +19,12 @@ __all__ = [
     "HOPS",
     "MAX_HOPS",
     "EndedDelivery",
+    "copied_bytes",
     "copies",
     "dead_letter_copy",
     "hops_of",
     "is_circular",
+    "is_copied",
 ]
 
 #: Copies of copies: queues that dead-letter into each other stop after so many.
@@ -67,6 +69,16 @@ def copies(policy: QueuePolicy, state: State) -> bool:
 def is_circular(policy: QueuePolicy, message: Message) -> bool:
     """Whether a copy would go in a circle: the message is a copy of this topic, or of many."""
     return message.topic == policy.dead_letter_topic or hops_of(message) >= MAX_HOPS
+
+
+def is_copied(policy: QueuePolicy, state: State, message: Message) -> bool:
+    """Whether the queue copies the message when its delivery ends in this state."""
+    return copies(policy, state) and not is_circular(policy, message)
+
+
+def copied_bytes(message: Message) -> int:
+    """What a copy of the message counts: its payload and its original headers."""
+    return message.size + (_size(message.headers) if message.headers else 0)
 
 
 def dead_letter_copy(ended: EndedDelivery, *, auto_create: bool) -> NewMessage:

@@ -27,6 +27,8 @@ __all__ = [
     "MAX_CLAIM_BYTES",
     "MAX_CLAIM_QUEUES",
     "MAX_CLAIM_SCAN",
+    "MAX_COPIED_BYTES",
+    "MAX_COPIES",
     "MAX_ERROR_BYTES",
     "MAX_EVENT_ERROR_CHARS",
     "MAX_FILTER_BYTES",
@@ -47,6 +49,7 @@ __all__ = [
     "MAX_PRIORITY",
     "MAX_PUBLISH_DELIVERIES",
     "MAX_QUEUES",
+    "MAX_SETTLE_COPIED_BYTES",
     "MAX_TIME_MS",
     "MAX_WAIT_MS",
     "MIN_LEASE_MS",
@@ -72,6 +75,12 @@ MAX_CLAIM: Final = 1_000
 #: Payloads that one claim reads, unless one alone is larger: some milliseconds. A claim that has
 #: more before it hands out fewer deliveries than it was asked for.
 MAX_CLAIM_BYTES: Final = 4 * 1024 * 1024
+#: Dead-letter copies and events in one commit, and the payloads and headers of the copies. A verb
+#: that ends more deliveries continues in another commit. A single copy may be larger.
+MAX_COPIES: Final = 500
+MAX_COPIED_BYTES: Final = 4 * 1024 * 1024
+#: Copies of a settle that publishes, which is one commit: more than one claim usually hands out.
+MAX_SETTLE_COPIED_BYTES: Final = 16 * 1024 * 1024
 #: A waiting claim has a waiter in the line of each of its queues, and polls them all.
 MAX_CLAIM_QUEUES: Final = 100
 #: Waiting deliveries that a claim with a selector looks at: some milliseconds.

@@ -229,6 +229,7 @@ class Oracle(Engine):
                 aborted = tuple(_aborted(outcome) for outcome in outcomes)
                 return SettleReply(outcomes=aborted, published=(), durability=_DURABILITY)
             try:
+                publishing.check_copies(store)
                 check_topics(checked, store.topics_of(tenant))
                 published = publishing.publish(store, self._options, now, tenant, publish)
             except PenstockError:

@@ -111,7 +111,8 @@ def _take_in_order(
     """Take the first available entries off the shelf.
 
     Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
-    turn. Returns how many did; None if more than ``decode`` bytes have to be decoded.
+    turn. Returns how many did, or that limit if the commit is full of dead-letter copies; None if
+    more than ``decode`` bytes have to be decoded.
     """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
@@ -134,11 +135,11 @@ def _take_in_order(
                 message = entry.message
             expires_at = message.expires_at
             if expires_at is not None and expires and is_expired(expires_at, now):
-                expire_available(queue, entry, now)
+                end = expire_available
             elif entry.attempts >= (message.max_attempts or max_attempts) and is_exhausted(
                 queue, entry
             ):
-                exhaust(queue, entry, now)
+                end = exhaust
             else:
                 remaining -= message.size
                 if remaining < 0 and taken:
@@ -148,6 +149,10 @@ def _take_in_order(
                 queue.available_count -= 1
                 taken.append(entry)
                 continue
+            if queue.must_wait:
+                moved = _MOVES_A_TURN
+                break
+            end(queue, entry, now)
             moved += 1
             if moved == _MOVES_A_TURN:
                 break
@@ -180,11 +185,11 @@ def _take_from_partitions(
             if decode <= 0:
                 return None
             decode -= len(found.metadata)
-        if is_expired(found.message.expires_at, now):
-            expire_available(queue, found, now)
-            moved += 1
-        elif is_exhausted(queue, found):
-            exhaust(queue, found, now)
+        expired = is_expired(found.message.expires_at, now)
+        if expired or is_exhausted(queue, found):
+            if queue.must_wait:
+                return _MOVES_A_TURN
+            (expire_available if expired else exhaust)(queue, found, now)
             moved += 1
         else:
             remaining -= found.message.size

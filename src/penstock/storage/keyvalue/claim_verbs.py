@@ -65,6 +65,10 @@ class ClaimVerbs(CopyingVerbs, Engine):
         try:
             while True:
                 state = self._core.tenant(tenant).queue(queue)
+                if state.must_wait:
+                    await self._next_committed_slice(tenant)
+                    now = self.clock.now()
+                    continue
                 last = turn >= CLAIM_TURNS
                 try:
                     deliveries = claim(
@@ -109,17 +113,13 @@ class ClaimVerbs(CopyingVerbs, Engine):
         owner = self._core.tenant(tenant)
         if not publish:
             outcomes: list[Outcome] = []
-            state = owner.queue(queue)
-            if len(settlements) <= self._core.step_size:
-                await self._settle_some(state, settlements, now, outcomes)
-            else:
-                # A copy: the caller may change its list.
-                jitter, step_size = self._core.options.jitter, self._core.step_size
-                settling = settle(state, tuple(settlements), now, jitter, step_size, outcomes)
-                steps = self._then_copies(settling)
-                if not self._begin_change(steps):
-                    await self._finish_change(steps)
+            await self._settle_all(owner.queue(queue), settlements, now, outcomes)
             return SettleReply(tuple(outcomes), (), await self._committer.commit())
+        while self._core.stage.copies.is_full:
+            settlements = tuple(settlements)
+            publish = [Outgoing(item.topic, owned(item.messages)) for item in publish]
+            await self._next_committed_slice(tenant)
+            now = self._begin()
         self._core.space.check(now)
         call = SettleAndPublish(self._core, owner, settlements, now, checked)
         most = self._core.inline_evaluations
@@ -134,10 +134,30 @@ class ClaimVerbs(CopyingVerbs, Engine):
                 await self._settle_and_publish(call, owner.queue(queue), publish, ahead)
         return replace(call.reply, durability=await self._committer.commit())
 
+    async def _settle_all(
+        self, queue: Queue, settlements: Sequence[Settlement], now: int, outcomes: list[Outcome]
+    ) -> None:
+        """Settle without the last commit. There are others before it if copies require it."""
+        jitter, step_size = self._core.options.jitter, self._core.step_size
+        if len(settlements) > step_size or queue.appends:
+            settlements = tuple(settlements)  # The caller may change its list.
+        while len(outcomes) < len(settlements):
+            if outcomes or queue.must_wait:
+                await self._next_committed_slice(queue.tenant, queue)
+                now = self._begin()
+            rest = settlements[len(outcomes) :] if outcomes else settlements
+            if len(rest) <= step_size:
+                await self._settle_some(queue, rest, now, outcomes)
+            else:
+                settling = settle(queue, rest, now, jitter, step_size, outcomes, limited=True)
+                steps = self._then_copies(settling)
+                if not self._begin_change(steps):
+                    await self._finish_change(steps)
+
     async def _settle_some(
         self, queue: Queue, settlements: Sequence[Settlement], now: int, outcomes: list[Outcome]
     ) -> None:
-        """Settle in one step, without a commit."""
+        """Settle in one step, without a commit, until the commit is full of copies."""
         try:
             settle_some(queue, settlements, now, self._core.options.jitter, outcomes)
         except Exception as error:
@@ -161,7 +181,7 @@ class ClaimVerbs(CopyingVerbs, Engine):
             )
         now = self._begin()
         outcomes: list[Outcome] = []
-        await self._settle_some(self._core.tenant(tenant).queue(queue), settlements, now, outcomes)
+        await self._settle_all(self._core.tenant(tenant).queue(queue), settlements, now, outcomes)
         # The claim joins this commit, unless it must wait before it begins.
         committed = self._committer.commit()
         try:

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.model import decisions
-from penstock.model.dead_letter_copies import EndedDelivery, copies, is_circular
+from penstock.model.dead_letter_copies import EndedDelivery, copied_bytes, is_copied
 from penstock.model.decisions import Ending, end_of_claim
 from penstock.model.delivery import Delivery
 from penstock.model.delivery_events import reports
@@ -423,11 +423,12 @@ def _note_end(
         *(queue.name, message, b"", ending.state, transition, error, entry.attempts, now, is_kept)
     )
     topic = policy.dead_letter_topic
-    if topic is not None and copies(policy, ending.state) and not is_circular(policy, message):
+    if topic is not None and is_copied(policy, ending.state, message):
         payload = read_payload(queue.stage.get, message)
         queue.stage.ended.append((queue.tenant, topic, ended._replace(payload=payload)))
+        queue.stage.copies.add(copied_bytes(message))
     if reports(policy, ending.state, message):
-        queue.stage.ended.append((queue.tenant, EVENTS_TOPIC, ended))
+        _note_event(queue, ended)
 
 
 def _note_ack(queue: Queue, entry: Entry, now: int) -> None:
@@ -437,7 +438,12 @@ def _note_ack(queue: Queue, entry: Entry, now: int) -> None:
     ended = EndedDelivery(
         *(queue.name, entry.message, b"", State.DONE, Transition.ACK, None, entry.attempts, now)
     )
+    _note_event(queue, ended)
+
+
+def _note_event(queue: Queue, ended: EndedDelivery) -> None:
     queue.stage.ended.append((queue.tenant, EVENTS_TOPIC, ended))
+    queue.stage.copies.add(0)
 
 
 def _close(queue: Queue, key: bytes | None) -> None:

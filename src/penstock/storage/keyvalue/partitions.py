@@ -283,8 +283,10 @@ class Partitions:
             by = Transition.RELEASE if owner.left else Transition.LAPSE
             for name in owner.first_to_release(most):
                 most -= 1
-                back = self._free_from(owner, self.by_name[name], take_back, by)
+                back, is_free = self._free_from(owner, self.by_name[name], take_back, by)
                 lapsed += 0 if owner.left else back
+                if not is_free:
+                    return lapsed, True
             if not len(owner):
                 del self._departed[0]
         return lapsed, any(map(len, self._departed))
@@ -309,7 +311,9 @@ class Partitions:
         rank = self.consumers.index(consumer)
         missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
         for name in owner.first_to_release(min(-missing, most)) if missing < 0 else ():
-            self._free_from(owner, self.by_name[name], take_back, Transition.RELEASE)
+            partition = self.by_name[name]
+            if not self._free_from(owner, partition, take_back, Transition.RELEASE)[1]:
+                return lapsed, True
         for _ in range(min(missing, most, len(self._free))):
             self._give(self.by_name[self._free[0]], owner)
         return lapsed, -missing > most or (missing > most and len(self._free) > 0)
@@ -346,16 +350,24 @@ class Partitions:
 
     def _free_from(
         self, owner: Owner, partition: Partition, take_back: _TakeBack, transition: Transition
-    ) -> int:
-        """Take a partition from its owner. Returns how many deliveries came back."""
+    ) -> tuple[int, bool]:
+        """Take a partition from its owner. Returns how many deliveries came back.
+
+        Also returns whether those were all. If the commit is full of dead-letter copies before,
+        the owner keeps the partition with the others.
+        """
         owner.remove(partition)
         self._free.add(partition.name)
         self._stage.mark(partition)
         self.queue.ready()
         held = sorted((partition.in_flight or {}).values(), key=lambda entry: entry.message_id)
-        for entry in held:
+        for count, entry in enumerate(held):
+            if self.queue.must_wait:
+                self._free.remove(partition.name)
+                owner.add(partition)
+                return count, False
             take_back(entry, transition)
-        return len(held)
+        return len(held), True
 
     def _of(self, entry: Entry) -> Partition:
         partition: Partition = self.by_name[entry.message.partition_key or ""]

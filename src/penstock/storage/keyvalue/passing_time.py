@@ -1,7 +1,7 @@
 """Time takes effect: deliveries become due, lapse and expire, and consumers lose their partitions.
 
 Claims and sweeps call these functions. Each moves a limited number of deliveries, found by the time
-indexes of the queue.
+indexes of the queue, and stops when the commit is full of dead-letter copies (``Queue.must_wait``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
     """Move due, lapsed and expired deliveries, up to ``limit`` of each.
 
-    Returns whether there may be more.
+    Returns whether there may be more, which is also so if the commit is full of copies.
     """
     more = lapse_some(queue, now, limit) == limit
     if queue.partitions is not None:
@@ -35,7 +35,7 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
         more |= expire_some(queue, now, limit)[0] == limit
     if queue.next_due is not None and queue.next_due <= now:
         more |= make_some_due(queue, now, limit) == limit
-    return more
+    return more or queue.must_wait
 
 
 def lapse_some(queue: Queue, now: int, limit: int) -> int:
@@ -43,11 +43,14 @@ def lapse_some(queue: Queue, now: int, limit: int) -> int:
     first = queue.deadlines.next
     if first is None or first > now:
         return 0
-    entries = queue.deadlines.lapsed(now, limit)
-    for entry in entries:
+    lapsed = 0
+    for entry in queue.deadlines.lapsed(now, limit):
+        if queue.must_wait:
+            break
         give_back(queue, entry, now, Transition.LAPSE)
-    queue.lapsed(len(entries))
-    return len(entries)
+        lapsed += 1
+    queue.lapsed(lapsed)
+    return lapsed
 
 
 def make_some_due(queue: Queue, now: int, limit: int) -> int:
@@ -68,10 +71,14 @@ def expire_some(queue: Queue, now: int, limit: int) -> tuple[int, int]:
     """Expire deliveries past ``expires_at``. Returns how many it examined and expired."""
     if queue.next_expiry is None or queue.next_expiry > now:
         return 0, 0
-    found = queue.expiry_index.up_to(now, limit)
-    expired = sum(_expire_now(queue, at, claim_id, now) for at, claim_id, _ in found)
+    seen = expired = 0
+    for at, claim_id, _ in queue.expiry_index.up_to(now, limit):
+        if queue.must_wait:
+            break
+        seen += 1
+        expired += _expire_now(queue, at, claim_id, now)
     queue.refresh_timers()
-    return len(found), expired
+    return seen, expired
 
 
 def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> bool:

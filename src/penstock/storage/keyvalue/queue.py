@@ -170,6 +170,16 @@ class Queue:
         if self.deleted:
             raise UnknownQueue(f"Queue {self.name!r} was deleted meanwhile.", field="queue")
 
+    @property
+    def appends(self) -> bool:
+        """Whether the end of a delivery may append a dead-letter copy or an event to the log."""
+        return self.policy.dead_letter_topic is not None or bool(self.policy.events)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether its deliveries may end only after the next commit, which is full of copies."""
+        return self.stage.copies.is_full and self.appends
+
     def change_policy(self, policy: QueuePolicy, filter_: Filter) -> None:
         self.policy = policy
         self.filter = filter_

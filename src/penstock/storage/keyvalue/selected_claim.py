@@ -32,7 +32,8 @@ def take_selected(
     """Take the first available entries that match off the shelf.
 
     Entries past ``expires_at`` expire, and matching ones without attempts left fail, up to
-    ``most_moves``. Returns how many did; None if the claim has to continue in another slice.
+    ``most_moves``. Returns how many did, or ``most_moves`` if the commit is full of dead-letter
+    copies; None if the claim has to continue in another slice.
     """
     selector.begin_slice()
     if queue.partitions is not None:
@@ -67,6 +68,8 @@ def _find(
                 return moved
             message = entry.message
             if not queue.is_dead_letter and is_expired(message.expires_at, now):
+                if queue.must_wait:
+                    return most_moves
                 expire_available(queue, entry, now)
                 moved += 1
                 continue
@@ -78,6 +81,8 @@ def _find(
             if not selector.takes(message):
                 continue
             if is_exhausted(queue, entry):
+                if queue.must_wait:
+                    return most_moves
                 exhaust(queue, entry, now)
                 moved += 1
                 continue
@@ -130,6 +135,8 @@ def _take_from_heads(
         entry = _entry(queue, claim_id, partition)
         message = entry.message
         if is_expired(message.expires_at, now):
+            if queue.must_wait:
+                return most_moves
             expire_available(queue, entry, now)
             moved += 1
         elif not selector.knows(message) and selector.is_spent:
@@ -137,6 +144,8 @@ def _take_from_heads(
         elif not selector.takes(message):
             continue
         elif is_exhausted(queue, entry):
+            if queue.must_wait:
+                return most_moves
             exhaust(queue, entry, now)
             moved += 1
         else:

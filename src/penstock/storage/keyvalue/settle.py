@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from penstock.model.dead_letter_copies import copied_bytes, is_copied
 from penstock.model.decisions import Jitter, extended_deadline, returned_by, transition_of
 from penstock.model.delivery import Ack, Extend, Outcome, Receipt, Settlement, Verdict
 from penstock.model.states import LIVE, State
+from penstock.storage.copy_limit import check_settle_copies
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.moves import ending_of, finish, finish_many, give_back
 from penstock.storage.keyvalue.queue import Queue
 
-__all__ = ["abort", "leaving", "settle", "settle_some", "stale"]
+__all__ = ["abort", "check_copies", "leaving", "settle", "settle_some", "stale"]
 
 
 def stale(
@@ -60,6 +62,25 @@ def leaving(
         out.add(item.receipt)
 
 
+def check_copies(
+    queue: Queue, settlements: Sequence[Settlement], now: int, step: int
+) -> Iterator[None]:
+    """Refuse the settlements if one commit cannot hold the dead-letter copies that they make."""
+    if queue.policy.dead_letter_topic is None:
+        return
+    count = size = 0
+    for position, item in enumerate(settlements, 1):
+        if not position % step:
+            yield
+        entry = queue.claims.get(item.receipt)
+        if entry is None or isinstance(item, Ack | Extend):
+            continue
+        ending = ending_of(queue, entry, now, transition_of(item), queue.trail(entry.message_id))
+        if is_copied(queue.policy, ending.state, entry.message):
+            count, size = count + 1, size + copied_bytes(entry.message)
+            check_settle_copies(count, size)
+
+
 def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ...]:
     """The outcomes of a settle with publish that was aborted."""
     return tuple(
@@ -75,12 +96,19 @@ def settle(
     jitter: Jitter,
     step: int,
     out: list[Outcome],
+    *,
+    limited: bool,
 ) -> Iterator[None]:
-    """Apply every settlement whose receipt is current, and add the outcomes to ``out``."""
+    """Apply every settlement whose receipt is current, and add the outcomes to ``out``.
+
+    With ``limited``, stops when the commit is full of dead-letter copies.
+    """
     for begin in range(0, len(settlements), step):
         if begin:
             yield
-        settle_some(queue, settlements[begin : begin + step], now, jitter, out)
+        part = settlements[begin : begin + step]
+        if settle_some(queue, part, now, jitter, out, limited=limited) < len(part):
+            return
 
 
 def settle_some(
@@ -89,16 +117,23 @@ def settle_some(
     now: int,
     jitter: Jitter,
     out: list[Outcome],
-) -> None:
-    """As ``settle``, in one step."""
+    *,
+    limited: bool = True,
+) -> int:
+    """As ``settle``, in one step. Returns how many settlements it applied or found stale."""
     claims = queue.claims
+    limited = limited and queue.appends
+    if limited and queue.must_wait:
+        return 0
     if queue.partitions is None:
         entries = _plain_acks(queue, settlements)
         if entries is not None:
             finish_many(queue, entries, now)
             out += [Outcome(item.receipt, Verdict.OK, State.DONE) for item in settlements]
-            return
-    for item in settlements:
+            return len(settlements)
+    for position, item in enumerate(settlements):
+        if limited and queue.must_wait:
+            return position
         entry = claims.get(item.receipt)
         if entry is not None:
             out.append(_settle_one(queue, entry, item, now, jitter))
@@ -106,6 +141,7 @@ def settle_some(
             out.append(Outcome(item.receipt, Verdict.OK, State.DONE))
         else:
             out.append(Outcome(item.receipt, Verdict.STALE))
+    return len(settlements)
 
 
 def _plain_acks(queue: Queue, settlements: Sequence[Settlement]) -> list[Entry] | None:

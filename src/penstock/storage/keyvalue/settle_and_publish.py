@@ -15,7 +15,7 @@ from penstock.storage.keyvalue.dead_letter_copies import append_copies
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
-from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
+from penstock.storage.keyvalue.settle import abort, check_copies, leaving, settle, stale
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.topic_checks import CheckedBy, check_topics
@@ -74,7 +74,8 @@ class SettleAndPublish:
             first = self._first_reply(queue)
             self.reply = first or SettleReply(abort(settlements, bad), (), _NOT_YET)
             return
-        # Reject the publish, if necessary, before anything is settled.
+        # Refuse the call, if necessary, before anything is settled.
+        yield from check_copies(queue, settlements, now, step)
         check_topics(self._checked, self._tenant.topics)
         plan, outcomes = self._plan, self._outcomes
         gone: set[Receipt] = set()
@@ -88,7 +89,8 @@ class SettleAndPublish:
         try:
             yield from plan.decide()
             yield from plan.check_depth(queue, len(gone))
-            yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
+            jitter = self._core.options.jitter
+            yield from settle(queue, settlements, now, jitter, step, outcomes, limited=False)
         finally:
             if positions is not None:
                 positions.drop_drawn()

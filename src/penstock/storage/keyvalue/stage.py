@@ -17,6 +17,7 @@ from itertools import chain, groupby
 from typing import Final, Protocol
 
 from penstock.model.dead_letter_copies import EndedDelivery
+from penstock.storage.copy_limit import CopyLimit
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
@@ -53,6 +54,7 @@ class Stage:
         "_encoded",
         "_next",
         "_step_size",
+        "copies",
         "ended",
         "number",
         "recent_payloads",
@@ -81,6 +83,8 @@ class Stage:
         self.number = 1
         #: Ended deliveries that the current verb has to copy to a topic, with tenant and topic.
         self.ended: list[tuple[str, str, EndedDelivery]] = []
+        #: How much the next commit copies, including ``ended``.
+        self.copies = CopyLimit()
 
     @property
     def has_work(self) -> bool:
@@ -138,6 +142,7 @@ class Stage:
         self._next = Batch()
         self.writes = self._next.writes
         self.number += 1
+        self.copies.clear()
         return batch
 
     def committed(self) -> None:

@@ -141,7 +141,9 @@ class SweepVerbs(CopyingVerbs):
             looked += seen
             moved += done
             work.left -= seen
-            if seen < most:
+            if queue.must_wait:
+                work.left = 0
+            elif seen < most:
                 return moved
             await self._pause(work)
         work.more |= looked >= limit
@@ -187,13 +189,9 @@ class SweepVerbs(CopyingVerbs):
 
 def _in_order(queues: list[Queue]) -> list[Queue]:
     """The queues, with those that append copies or events by tenant and name, at the end."""
-    plain = [queue for queue in queues if not _appends(queue)]
-    appending = [queue for queue in queues if _appends(queue)]
+    plain = [queue for queue in queues if not queue.appends]
+    appending = [queue for queue in queues if queue.appends]
     return [*plain, *sorted(appending, key=lambda queue: (queue.tenant, queue.name))]
-
-
-def _appends(queue: Queue) -> bool:
-    return queue.policy.dead_letter_topic is not None or bool(queue.policy.events)
 
 
 def _same(count: int) -> tuple[int, int]:

@@ -77,7 +77,7 @@ class Entry(Struct, eq=False, gc=False):
     @property
     def size(self) -> int:
         """The size of its payload and headers."""
-        return self.metadata.size + self.metadata.header_bytes
+        return self.metadata.total_bytes
 
     @property
     def offset(self) -> Offset:

@@ -21,10 +21,10 @@ from typing import Final
 
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
-from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.copy_sizes import MEASURED, expire_some, fitting, measure
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NeedsTransaction, RowChanged
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase, in_order, message_id, segment_of
@@ -40,7 +40,7 @@ from penstock.storage.sql.granting import (
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.selected_claim import claim_selected
-from penstock.storage.sql.work import MAX_COPIES, Work
+from penstock.storage.sql.work import Work
 
 __all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
 
@@ -137,9 +137,8 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     rows = await work.session.due_groups(queue.number, phases, work.now, _MAX_TIMERS)
     groups = work.hold_all(rows)
     await moves.draw_for_lapses(work, queue, groups)
-    for group in groups:
-        if work.copied < MAX_COPIES:
-            moves.let_time_act(work, queue, group)
+    async for group in fitting(core, work, queue, groups):
+        moves.let_time_act(work, queue, group)
     if rows:
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
@@ -177,7 +176,7 @@ async def _claim_in_order(
     core: Core, work: Work, queue: Queue, asked: Sequence[Claim], *, dead: bool
 ) -> list[list[Delivery]]:
     taken = await _take(core, work, queue, sum(one.limit for one in asked), dead=dead)
-    sizes = await large_segments(core, work, {_segment_of(run) for run, _ in taken})
+    sizes = await large_segments(core, work, {group.entry_segment for group, _ in taken})
     granted: list[list[Granted]] = []
     for one in asked:
         part, taken = _first(taken, one.limit)
@@ -190,18 +189,13 @@ async def _claim_in_order(
     return await deliver(core, work, queue, granted, dead=dead)
 
 
-def _segment_of(group: DeliveryGroup) -> int:
-    """Where the message of a group is: a replaced one is elsewhere than its delivery."""
-    return group.segment if group.record.entry is None else segment_of(group.record.entry)[0]
-
-
 def _within_bytes(
     stretches: Sequence[Stretch], segments: Mapping[int, Segment]
 ) -> tuple[list[Stretch], list[Stretch]]:
     """The first deliveries, as many as one claim may read the payloads of, and the rest."""
     remaining, count = MAX_CLAIM_BYTES, 0
     for group, members in stretches:
-        segment = segments.get(_segment_of(group))
+        segment = segments.get(group.entry_segment)
         if segment is None:
             count += len(members)
             continue  # It is missing, which is found out when it is read.
@@ -229,7 +223,9 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
         exhausted: list[Stretch] = []
         if not dead:
             found, exhausted = _divide(queue, found, wanted)
-            _exhaust(work, queue, exhausted)
+            if not await _exhaust(core, work, queue, exhausted):
+                work.notify(queue)
+                return found
         enough = sum(len(members) for _, members in found) == wanted
         if not enough and exhausted:
             if looks == _LOOKS:
@@ -255,7 +251,7 @@ async def _lock_first(
     floors = () if dead else floors_of(core, queue.number)
     waits = 0
     while True:
-        if work.copied >= MAX_COPIES:
+        if work.copies.is_full:
             work.notify(queue)  # Waiting consumers claim again.
             return []
         rows = await work.session.first_groups(queue.number, phases, floors, most)
@@ -267,9 +263,7 @@ async def _lock_first(
         if expired:
             if work.single_statement:
                 raise NeedsTransaction
-            for group in expired:
-                moves.expire(work, group, group.members, Transition.EXPIRE)
-            await work.write()
+            await expire_some(core, work, queue, expired)
         elif groups or work.single_statement or waits == _WAITS:
             return groups
         elif not await _wait_for_first(work, queue, phases, floors):
@@ -296,12 +290,18 @@ def _divide(
     return found, exhausted
 
 
-def _exhaust(work: Work, queue: Queue, stretches: Sequence[Stretch]) -> None:
-    """Fail deliveries that have no attempts left."""
+async def _exhaust(core: Core, work: Work, queue: Queue, stretches: Sequence[Stretch]) -> bool:
+    """Fail deliveries that have no attempts left. Returns whether all of them fit."""
     if stretches and work.single_statement:
         raise NeedsTransaction
-    for group, members in stretches:
+    for position, (group, members) in enumerate(stretches):
+        if work.copies.is_full:
+            return False
+        if not position % MEASURED:
+            part = stretches[position : position + MEASURED]
+            await measure(core, work, queue, [one for one, _ in part])
         moves.exhaust(work, queue, group, members)
+    return True
 
 
 def _first(stretches: Sequence[Stretch], limit: int) -> tuple[list[Stretch], list[Stretch]]:

@@ -15,11 +15,12 @@ from penstock.model.dead_letter_copies import (
     EndedDelivery,
     copies,
     dead_letter_copy,
-    is_circular,
+    is_copied,
 )
 from penstock.model.delivery_events import delivery_event, reports
 from penstock.model.message import NewMessage
 from penstock.model.queue_events import EVENTS_TOPIC
+from penstock.storage.sql.copy_sizes import MEASURED
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import message_id, segment_of
 from penstock.storage.sql.publish import Publishing
@@ -36,13 +37,18 @@ async def append_copies(core: Core, work: Work) -> None:
     }
     work.to_copy.clear()
     offsets = {message: group.record.entry or message for message, group in sorted(ended.items())}
-    numbers = {segment_of(offset)[0] for offset in offsets.values()}
-    tenant = work.tenant.number
     payloads = any(copies(group.queue.policy, group.state) for group in ended.values())
-    segments = await core.segments.read(work.session, tenant, numbers, payloads=payloads)
     appended: list[tuple[str, NewMessage]] = []
-    for message, offset in offsets.items():
-        appended += _appended(ended[message], offset, segments)
+    # Some at a time: a segment may have one message to copy, and many others.
+    messages = list(offsets.items())
+    for begin in range(0, len(messages), MEASURED):
+        part = messages[begin : begin + MEASURED]
+        numbers = {segment_of(offset)[0] for _, offset in part}
+        segments = await core.segments.read(
+            work.session, work.tenant.number, numbers, payloads=payloads
+        )
+        for message, offset in part:
+            appended += _appended(ended[message], offset, segments)
     if appended:
         await Publishing(core, work).append_copies(appended)
 
@@ -54,7 +60,7 @@ def _appended(
     policy, state = group.queue.policy, group.state
     delivery = _read(group, offset, segments)
     topic = policy.dead_letter_topic
-    if topic is not None and copies(policy, state) and not is_circular(policy, delivery.message):
+    if topic is not None and is_copied(policy, state, delivery.message):
         yield topic, dead_letter_copy(delivery, auto_create=True)
     if reports(policy, state, delivery.message):
         yield EVENTS_TOPIC, delivery_event(delivery)

@@ -345,6 +345,12 @@ class DeliveryGroup:
         """The position of the first member, if the group waits or was settled."""
         return self.first if self.record.position is None else self.record.position
 
+    @property
+    def entry_segment(self) -> int:
+        """Where its messages are: a replaced one is elsewhere than its delivery."""
+        entry = self.record.entry
+        return self.segment if entry is None else segment_of(entry)[0]
+
     def ids(self) -> list[MessageId]:
         """The message ids of the members, in order."""
         base = self.segment << INDEX_BITS

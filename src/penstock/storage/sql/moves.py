@@ -46,6 +46,7 @@ __all__ = [
     "is_expired",
     "let_time_act",
     "make_due",
+    "may_end",
     "remove",
 ]
 
@@ -132,6 +133,12 @@ def expire(
 ) -> None:
     """Expire: past ``expires_at``, never delivered again (C3)."""
     _end(work, group, members, transition, Ending(State.EXPIRED, None, None), group.record)
+
+
+def may_end(queue: Queue, group: DeliveryGroup, now: int) -> bool:
+    """Whether the deliveries fail or expire if their claim or their wait ends now."""
+    record = group.record
+    return not is_dead(group.phase) and (is_expired(record, now) or is_exhausted(queue, record))
 
 
 def make_due(work: Work, group: DeliveryGroup, members: Sequence[int]) -> None:

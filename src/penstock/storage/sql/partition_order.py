@@ -19,14 +19,21 @@ from typing import Final, NamedTuple
 
 from penstock.model.limits import MAX_CLAIM_BYTES, MAX_CLAIM_SCAN
 from penstock.model.message import MessageId
-from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.copy_sizes import MEASURED, expire_some, measure
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase, message_id, segment_of
-from penstock.storage.sql.granting import Claim, Granted, grant, large_segments, look_at_clock
+from penstock.storage.sql.granting import (
+    Claim,
+    Granted,
+    Stretch,
+    grant,
+    large_segments,
+    look_at_clock,
+)
 from penstock.storage.sql.selected_partitions import count_matching, first_matching
-from penstock.storage.sql.work import MAX_COPIES, Work
+from penstock.storage.sql.work import Work
 
 __all__ = ["hand_out"]
 
@@ -72,7 +79,7 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
     policy = queue.policy
     several = asked.limit > 1 and (policy.partition_concurrency > 1 or policy.partition_batch > 1)
     for _ in range(_LOOKS):
-        if work.copied >= MAX_COPIES:
+        if work.copies.is_full:
             work.notify(queue)
             break
         firsts = await _firsts(work, queue, asked.consumer)
@@ -89,9 +96,7 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
         expired = [group for group in groups.values() if moves.is_expired(group.record, work.now)]
         if expired:
             # The claim has expired a bounded number of groups before, so some may be left.
-            for group in expired:
-                moves.expire(work, group, group.members, Transition.EXPIRE)
-            await work.write()
+            await expire_some(core, work, queue, expired)
         elif not all(_is_there(queue, groups, pick) for pick in picks) or (
             asked.selector is not None
             and await count_matching(core, work, asked.selector, picks, groups.values())
@@ -139,17 +144,24 @@ async def _take(
 ) -> list[Granted]:
     """Grant the candidates with attempts left, and fail the others."""
     reached = await _within_bytes(core, work, picks, groups)
-    if len(reached) < len(picks):
-        work.notify(queue)  # Consumers that wait claim the rest.
-    taken = []
+    ending = [groups[pick.group] for pick in reached if pick.exhausted]
+    taken: list[Stretch] = []
+    failed = 0
     for pick in reached:
         group, members = groups[pick.group], [segment_of(pick.message)[1]]
-        if pick.exhausted:
-            moves.exhaust(work, queue, group, members)
-        else:
+        if not pick.exhausted:
             taken.append((group, members))
+            continue
+        if work.copies.is_full:
+            break
+        if not failed % MEASURED:
+            await measure(core, work, queue, ending[failed : failed + MEASURED])
+        moves.exhaust(work, queue, group, members)
+        failed += 1
+    if len(taken) + failed < len(picks):
+        work.notify(queue)  # Consumers that wait claim the rest.
     granted = grant(core, work, queue, asked, taken)
-    if len(taken) < len(reached):
+    if failed:
         await work.write()
     return granted
 

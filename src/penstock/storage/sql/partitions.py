@@ -15,6 +15,7 @@ a consumer that takes a partition takes back what others have in flight there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from penstock.errors import Conflict, UnknownQueue
 from penstock.model.delivery import Delivery, Ownership, PartitionStats
@@ -23,6 +24,7 @@ from penstock.model.message import Offset
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.copy_sizes import fitting
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import Phase
@@ -47,7 +49,9 @@ async def lock(work: Work, queue: Queue) -> int:
 
 async def claim(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Delivery]:
     """Heartbeat, then hand out from the consumer's partitions; the queue must be locked."""
-    own = await _heartbeat(work, queue, asked.consumer)
+    own = await _heartbeat(core, work, queue, asked.consumer)
+    if own is None:
+        work.notify(queue)  # Waiting consumers claim again.
     if not own or queue.paused(dead=False):
         return []
     granted = await hand_out(core, work, queue, asked)
@@ -60,41 +64,49 @@ async def claim(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Deli
 async def join(core: Core, tenant: str, queue: str, consumer: str) -> Ownership:
     """Renew the consumer's lease, and adjust its partitions to its share."""
 
-    async def act(work: Work) -> Ownership:
+    async def act(work: Work) -> Ownership | None:
         found, dead = work.tenant.find(queue)
         if dead or not found.ordered:
             raise Conflict(f"Queue {queue!r} is not ordered by partition.", field="queue")
         await lock(work, found)
-        own = await _heartbeat(work, found, consumer)
+        own = await _heartbeat(core, work, found, consumer)
+        if own is None:
+            return None
         return Ownership(
             consumer=consumer,
             partitions={key.decode(): epoch for key, epoch in sorted(own.items())},
             deadline=work.now + CONSUMER_LEASE_MS,
         )
 
-    return await core.transact(tenant, act)
+    while (ownership := await core.transact(tenant, act)) is None:
+        pass
+    return ownership
 
 
 async def leave(core: Core, tenant: str, queue: str, consumer: str) -> None:
     """Give everything back immediately."""
 
-    async def act(work: Work) -> None:
+    async def act(work: Work) -> bool:
         found, dead = work.tenant.find(queue)
-        if not dead and found.ordered:
-            await lock(work, found)
-            await _drop(work, found, [consumer], Transition.RELEASE)
+        if dead or not found.ordered:
+            return True
+        await lock(work, found)
+        return await _drop(core, work, found, [consumer], Transition.RELEASE)
 
-    await core.transact(tenant, act)
+    while not await core.transact(tenant, act):
+        pass
 
 
-async def drop_dead_consumers(work: Work, queue: Queue) -> None:
-    """Remove consumers whose heartbeat deadline has passed.
+async def drop_dead_consumers(core: Core, work: Work, queue: Queue) -> bool:
+    """Remove consumers whose heartbeat deadline has passed; False if the caller must call again.
 
     Locks the queue if there are any, so this must precede every other lock.
     """
-    if _dead(await _consumers(work, queue), work.now):
-        await lock(work, queue)
-        await _drop(work, queue, _dead(await _consumers(work, queue), work.now), Transition.LAPSE)
+    if not _dead(await _consumers(work, queue), work.now):
+        return True
+    await lock(work, queue)
+    dead = _dead(await _consumers(work, queue), work.now)
+    return await _drop(core, work, queue, dead, Transition.LAPSE)
 
 
 async def partition_stats(session: Session, queue: Queue) -> tuple[PartitionStats, ...]:
@@ -114,12 +126,18 @@ async def partition_stats(session: Session, queue: Queue) -> tuple[PartitionStat
     )
 
 
-async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int]:
-    """Renew, release the excess, take free partitions; returns the consumer's partitions."""
+async def _heartbeat(
+    core: Core, work: Work, queue: Queue, consumer: str
+) -> dict[bytes, int] | None:
+    """Renew, release the excess, take free partitions; returns the consumer's partitions.
+
+    None if the transaction is full of dead-letter copies: another one has to continue.
+    """
     consumers = await _consumers(work, queue)
     dead = _dead(consumers, work.now)
     if dead:
-        await _drop(work, queue, dead, Transition.LAPSE)
+        if not await _drop(core, work, queue, dead, Transition.LAPSE):
+            return None
         # Their deliveries may have been the last of a partition; write before reading ownership.
         await work.write()
         for name in dead:
@@ -134,12 +152,16 @@ async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int
     share = _share(partitions, consumers, consumer)
     if len(own) > share:
         excess = await _excess(work, queue, own, len(own) - share)
-        await _free(work, queue, excess, Transition.RELEASE)
+        if not await _free(core, work, queue, excess, Transition.RELEASE):
+            return None
         await work.write()
         for partition in excess:
             del own[partition]
     elif len(own) < share and free:
-        own |= await _take(work, queue, consumer, free[: share - len(own)])
+        taken = await _take(core, work, queue, consumer, free[: share - len(own)])
+        if taken is None:
+            return None
+        own |= taken
     return own
 
 
@@ -182,9 +204,17 @@ async def _excess(work: Work, queue: Queue, own: Iterable[bytes], number: int) -
     return sorted(sorted(own, reverse=True), key=busy.__contains__)[:number]
 
 
-async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) -> dict[bytes, int]:
-    """Make the consumer the owner of these partitions, each in a new epoch."""
-    if await _take_back(work, queue, free, Transition.RELEASE, unless=consumer):
+async def _take(
+    core: Core, work: Work, queue: Queue, consumer: str, free: Sequence[bytes]
+) -> dict[bytes, int] | None:
+    """Make the consumer the owner of these partitions, each in a new epoch.
+
+    None if the claims of others there are not all ended yet.
+    """
+    back = await _take_back(core, work, queue, free, Transition.RELEASE, unless=consumer)
+    if not back.all:
+        return None
+    if back.any:
         await work.write()
     epoch = await lock(work, queue)
     taken = {partition: epoch + nth for nth, partition in enumerate(free, 1)}
@@ -196,39 +226,56 @@ async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) 
     return taken
 
 
-async def _drop(work: Work, queue: Queue, consumers: Sequence[str], transition: Transition) -> None:
-    """Remove these consumers and all their partitions."""
+async def _drop(
+    core: Core, work: Work, queue: Queue, consumers: Sequence[str], transition: Transition
+) -> bool:
+    """Remove these consumers and all their partitions; False if the caller must call again."""
     if not consumers:
-        return
+        return True
     rows = await work.session.fetch(
         "owned_partitions", queue=queue.number, consumers=list(consumers)
     )
-    await _free(work, queue, [partition for (partition,) in rows], transition)
+    if not await _free(core, work, queue, [partition for (partition,) in rows], transition):
+        return False
     await work.session.run("drop_consumers", queue=queue.number, names=list(consumers))
     # The share of the others is larger now, even if there was nothing to free.
     work.notify(queue)
+    return True
 
 
 async def _free(
-    work: Work, queue: Queue, partitions: Sequence[bytes], transition: Transition
-) -> None:
-    """Take back the deliveries in flight of these partitions, and remove their owners."""
+    core: Core, work: Work, queue: Queue, partitions: Sequence[bytes], transition: Transition
+) -> bool:
+    """Take back the deliveries in flight of these partitions, and remove their owners.
+
+    False if the owners keep them, because the transaction is full of dead-letter copies.
+    """
     if not partitions:
-        return
-    await _take_back(work, queue, partitions, transition)
+        return True
+    if not (await _take_back(core, work, queue, partitions, transition)).all:
+        return False
     await work.session.run("release_owners", queue=queue.number, partitions=list(partitions))
     work.notify(queue)
+    return True
+
+
+class _TakenBack(NamedTuple):
+    """Whether claims were ended, and whether those were all."""
+
+    any: bool
+    all: bool
 
 
 async def _take_back(
+    core: Core,
     work: Work,
     queue: Queue,
     partitions: Sequence[bytes],
     transition: Transition,
     *,
     unless: str | None = None,
-) -> bool:
-    """End the claims in these partitions except one consumer's; returns whether there were any.
+) -> _TakenBack:
+    """End the claims in these partitions except one consumer's.
 
     A concurrent settle may move a delivery that it extends to another row. So the search for
     deliveries in flight is repeated until all of them are held here.
@@ -241,11 +288,14 @@ async def _take_back(
             if consumer != unless and (rank, row_key) not in held
         ]
         if not missing:
-            return bool(held)
-        for group in await work.lock_groups(queue.number, Phase.IN_FLIGHT, missing):
+            return _TakenBack(bool(held), all=True)
+        groups = await work.lock_groups(queue.number, Phase.IN_FLIGHT, missing)
+        async for group in fitting(core, work, queue, groups):
             assert group.row_key is not None
             held.add((group.rank, group.row_key))
             moves.give_back(work, queue, group, group.members, transition)
+        if work.copies.is_full:
+            return _TakenBack(bool(held), all=False)
 
 
 async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> list[Row]:

@@ -64,6 +64,11 @@ class EntryMetadata(Struct, frozen=True, array_like=True, gc=False):
         except TypeError:  # Not all of them are text.
             return sum(len(name) + len(str(value)) for name, value in headers.items())
 
+    @property
+    def total_bytes(self) -> int:
+        """The size of its payload, and about that of its headers."""
+        return self.size + self.header_bytes
+
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[EntryMetadata]).decode

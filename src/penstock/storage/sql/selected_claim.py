@@ -16,11 +16,12 @@ from penstock.model.states import State, Transition
 from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.copy_sizes import measure
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import phases_of, segment_of
 from penstock.storage.sql.granting import Claim, Stretch, deliver, grant, look_at_clock
 from penstock.storage.sql.group_cursor import Item, hold, in_claim_order
-from penstock.storage.sql.work import MAX_COPIES, Work
+from penstock.storage.sql.work import Work
 
 __all__ = ["claim_selected", "decide"]
 
@@ -39,7 +40,7 @@ async def claim_selected(
     assert selector is not None
     phases = phases_of(State.AVAILABLE, dead=dead)
     for _ in range(_LOOKS):
-        if work.copied >= MAX_COPIES:
+        if work.copies.is_full:
             break
         found = await _find(core, work, queue, asked, selector, dead=dead)
         if not found:
@@ -110,6 +111,8 @@ async def _take(
 ) -> list[Stretch]:
     """The locked deliveries to grant, in order; expire or fail those that cannot be granted."""
     messages = await decide(core, work, selector, [item.offset for item in held])
+    ending = [item.group for item in held if moves.may_end(queue, item.group, work.now)]
+    await measure(core, work, queue, ending)
     taken: list[Stretch] = []
     remaining = MAX_CLAIM_BYTES
     for item in sorted(held, key=_claim_order):
@@ -117,10 +120,14 @@ async def _take(
         members = [segment_of(item.message_id)[1]]
         if message is None or not selector.takes(message):
             continue  # It was replaced before it was locked.
-        if not dead and moves.is_expired(group.record, work.now):
-            moves.expire(work, group, members, Transition.EXPIRE)
-        elif not dead and moves.is_exhausted(queue, group.record):
-            moves.exhaust(work, queue, group, members)
+        if moves.may_end(queue, group, work.now):
+            if work.copies.is_full:
+                work.notify(queue)  # They end, and consumers that wait claim, next time.
+                break
+            if moves.is_expired(group.record, work.now):
+                moves.expire(work, group, members, Transition.EXPIRE)
+            else:
+                moves.exhaust(work, queue, group, members)
         else:
             remaining -= message.size
             if remaining < 0 and taken:

@@ -3,13 +3,14 @@
 Concurrent settles of one queue on this server share one transaction. A receipt locates its group; a
 group whose deliveries were extended separately has moved, and is found by its segment. If this
 server has cached all the groups as it wrote them, the transaction is one statement that checks that
-they are unchanged.
+they are unchanged. If the settlements make more dead-letter copies than one transaction may, others
+continue.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -20,10 +21,13 @@ from penstock.model.delivery import (
     Extend,
     Outcome,
     Receipt,
+    Reject,
     Settlement,
     SettleReply,
     Verdict,
 )
+from penstock.model.delivery_events import reports
+from penstock.model.limits import MAX_COPIES
 from penstock.model.queue import RetryPosition
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
@@ -31,6 +35,7 @@ from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.sql import moves
 from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.copy_sizes import MEASURED, check_copies, measure
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NeedsTransaction
 from penstock.storage.sql.deliveries import INDEX_BITS, DeliveryGroup, Phase, message_id, segment_of
@@ -56,23 +61,53 @@ async def settle(
     core: Core, tenant: str, name: str, calls: Sequence[Call[Settle, SettleReply]]
 ) -> None:
     """Serve the calls, all of them settles of one queue."""
+    items = [item for call in calls for item in call.asked.settlements]
+    outcomes: list[Outcome] = []
 
-    async def act(work: Work) -> list[tuple[Outcome, ...]]:
+    async def act(work: Work) -> Sequence[Outcome]:
         queue, dead = work.tenant.find(name)
-        items = [item for call in calls for item in call.asked.settlements]
-        table = await _Table.read(core, work, queue, items, dead=dead)
-        await table.draw_positions(items)
-        jitter = core.options.jitter
-        outcomes = [table.settle_all(call.asked.settlements, jitter) for call in calls]
+        part = _appending_part(queue, items[len(outcomes) :])
+        table = await _Table.read(core, work, queue, part, dead=dead)
+        await table.draw_positions(part)
+        settled = await table.settle_fitting(core, part)
         table.finish(core)
-        return outcomes
+        return settled
 
+    waiting, answered = deque(calls), 0
+    while waiting:
+        try:
+            outcomes += await _settled(core, tenant, act)
+        except BaseException as error:
+            if len(outcomes) > answered:
+                # A part of this call is settled, so it must not be tried again with the others.
+                waiting[0].refuse(error)
+            raise
+        while waiting and len(waiting[0].asked.settlements) <= len(outcomes) - answered:
+            call = waiting.popleft()
+            begin, answered = answered, answered + len(call.asked.settlements)
+            call.answer(SettleReply(tuple(outcomes[begin:answered]), (), "fsync"))
+
+
+async def _settled(
+    core: Core, tenant: str, act: Callable[[Work], Awaitable[Sequence[Outcome]]]
+) -> Sequence[Outcome]:
     try:
-        settled = await core.single_statement(tenant, act)
+        return await core.single_statement(tenant, act)
     except NeedsTransaction:
-        settled = await core.transact(tenant, act)
-    for call, outcomes in zip(calls, settled, strict=True):
-        call.answer(SettleReply(outcomes=outcomes, published=(), durability="fsync"))
+        return await core.transact(tenant, act)
+
+
+def _appending_part(queue: Queue, items: Sequence[Settlement]) -> Sequence[Settlement]:
+    """The first settlements: as many as may append dead-letter copies or events together."""
+    policy = queue.policy
+    if policy.dead_letter_topic is None and not policy.events:
+        return items
+    appends = [
+        position
+        for position, item in enumerate(items)
+        if (reports(policy, State.DONE) if isinstance(item, Ack) else not isinstance(item, Extend))
+    ]
+    return items if len(appends) <= MAX_COPIES else items[: appends[MAX_COPIES]]
 
 
 async def settle_and_publish(
@@ -98,7 +133,9 @@ async def settle_and_publish(
         table.allow_no_repeated_acks()
         await table.draw_positions(settlements)
         outcomes = table.settle_all(settlements, core.options.jitter)
-        if not all(outcome.ok for outcome in outcomes):
+        if all(outcome.ok for outcome in outcomes):
+            await check_copies(core, work)
+        else:
             work.undo()
             # Read only now: the groups are locked, so a concurrent execution of this call is seen.
             first = repetition and await publishing.ids.read_settle(name, repetition)
@@ -262,6 +299,32 @@ class _Table:
     def settle_all(self, items: Sequence[Settlement], jitter: Jitter) -> tuple[Outcome, ...]:
         """Apply the settlements whose receipts are current."""
         return tuple([self._settle(item, jitter) for item in items])
+
+    async def settle_fitting(self, core: Core, items: Sequence[Settlement]) -> Sequence[Outcome]:
+        """As ``settle_all``, until the transaction is full of dead-letter copies."""
+        jitter = core.options.jitter
+        if self._queue.policy.dead_letter_topic is None:
+            return self.settle_all(items, jitter)
+        outcomes: list[Outcome] = []
+        for begin in range(0, len(items), MEASURED):
+            part = items[begin : begin + MEASURED]
+            await measure(core, self._work, self._queue, self._ending(part))
+            for item in part:
+                if self._work.copies.is_full:
+                    return outcomes
+                outcomes.append(self._settle(item, jitter))
+        return outcomes
+
+    def _ending(self, items: Iterable[Settlement]) -> list[DeliveryGroup]:
+        """The groups of deliveries that may fail or expire."""
+        now, groups = self._work.now, list[DeliveryGroup]()
+        for item in items:
+            group, _ = self._current.get(item.receipt, (None, 0))
+            if group is None or isinstance(item, Ack | Extend):
+                continue
+            if isinstance(item, Reject) or moves.may_end(self._queue, group, now):
+                groups.append(group)
+        return groups
 
     def _settle(self, item: Settlement, jitter: Jitter) -> Outcome:
         receipt = item.receipt

@@ -21,11 +21,12 @@ from penstock.model.states import State, Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.compaction import CounterCompaction
+from penstock.storage.sql.copy_sizes import fitting
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase
 from penstock.storage.sql.retention import DroppedQueues, LogRetention, forget_ids
-from penstock.storage.sql.work import MAX_COPIES, Work
+from penstock.storage.sql.work import Work
 
 __all__ = ["Memory", "sweep"]
 
@@ -254,12 +255,16 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
         if known.policy.retry_position is RetryPosition.BACK:
             await moves.draw_for_lapses(work, known, [DeliveryGroup.read(row) for row in rows])
 
-        def move(made: _Step, group: DeliveryGroup) -> None:
+        made = _Step()
+        made.rest = True
+        async for group in fitting(core, work, known, work.hold_all(rows)):
+            if made.counts.total() >= left:
+                return made
             transition = moves.let_time_act(work, known, group)
             if transition is not None:
                 made.counts[_COUNTED[transition]] += group.size
-
-        return _each(work, rows, move, most, left)
+        made.rest = work.copies.is_full or len(rows) == most
+        return made
 
     return await _in_steps(core, queue, step, tally) if phases else 0
 
@@ -267,16 +272,17 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
 async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
     """Remove consumers that missed their heartbeats, and their partitions (O1)."""
 
-    async def act(work: Work) -> None:
+    async def act(work: Work) -> bool:
         known = work.tenant.numbered.get(queue.number)
         if known is None:
-            return
+            return True
         if known.ordered:
-            await partitions.drop_dead_consumers(work, known)
-        else:
-            await work.session.run("clear_consumers", queue=known.number)
+            return await partitions.drop_dead_consumers(core, work, known)
+        await work.session.run("clear_consumers", queue=known.number)
+        return True
 
-    await core.transact(queue.tenant, act)
+    while not await core.transact(queue.tenant, act):
+        pass  # The dead-letter copies need several transactions.
 
 
 async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Tally) -> None:
@@ -291,28 +297,17 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
         if edge is None or known.joining:
             return _Step()
         rows = await work.session.due_groups(known.number, phases, edge, most)
-        return _each(work, rows, lambda made, group: made.drop(work, group), most, left)
+        made = _Step()
+        for group in work.hold_all(rows):
+            if made.counts.total() >= left:
+                made.rest = True
+                return made
+            made.drop(work, group)
+        made.rest = len(rows) == most
+        return made
 
     if phases:
         await _in_steps(core, queue, step, tally)
-
-
-def _each(
-    work: Work,
-    rows: Sequence[Row],
-    act: Callable[[_Step, DeliveryGroup], None],
-    most: int,
-    left: int,
-) -> _Step:
-    """Apply ``act`` to the groups of these rows, as many as fit."""
-    made = _Step()
-    for group in work.hold_all(rows):
-        if made.counts.total() >= left or work.copied >= MAX_COPIES:
-            made.rest = True
-            return made
-        act(made, group)
-    made.rest = len(rows) == most
-    return made
 
 
 async def _in_steps(

@@ -12,10 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from penstock.model.dead_letter_copies import copies
 from penstock.model.decisions import expiry_in_queue
 from penstock.model.message import Message
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
+from penstock.storage.copy_limit import CopyLimit
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import (
     Count,
@@ -39,9 +41,9 @@ from penstock.storage.sql.deliveries import (
     segment_of,
 )
 from penstock.storage.sql.deliveries import Row as GroupRow
-from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, Segment
 
-__all__ = ["MAX_COPIES", "EndedGroup", "Work"]
+__all__ = ["EndedGroup", "Work"]
 
 _WAITING: Final = frozenset(
     {Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED}
@@ -49,10 +51,6 @@ _WAITING: Final = frozenset(
 _TIMED: Final = frozenset(
     {Phase.DELAYED, Phase.IN_FLIGHT, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT}
 )
-
-
-#: Copies after which a claim or a sweep stops to end deliveries; the next one continues.
-MAX_COPIES: Final = 500
 
 
 class EndedGroup(NamedTuple):
@@ -66,6 +64,12 @@ class EndedGroup(NamedTuple):
     transition: Transition
     at: int
     is_kept: bool = True
+
+    @property
+    def offsets(self) -> list[int]:
+        """The entries of their messages: a keyed replacement is elsewhere than its delivery."""
+        entry = self.record.entry
+        return [entry or message_id(self.segment, index) for index in self.members]
 
 
 class _Held:
@@ -106,9 +110,11 @@ class Work:
         self.lapsed: Counter[tuple[int, bool]] = Counter()
         #: Queues with deliveries that ended or were removed: callers may wait for their results.
         self.ended: set[int] = set()
-        #: Deliveries whose dead-letter copies ``Core.transact`` appends, and how many there were.
+        #: Deliveries whose dead-letter copies and events ``Core.transact`` appends.
         self.to_copy: list[EndedGroup] = []
-        self.copied = 0
+        #: How much that is. Copies count by the segments that ``measured`` has.
+        self.copies = CopyLimit()
+        self.measured: dict[int, Segment] = {}
         #: The earliest time at which a written group of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
@@ -279,7 +285,19 @@ class Work:
         if self.single_statement:
             raise NeedsTransaction
         self.to_copy.append(ended)
-        self.copied += len(ended.members)
+        self.copies.add(self._copied_bytes(ended), len(ended.members))
+
+    def _copied_bytes(self, ended: EndedGroup) -> int:
+        """The size of the copies, from above if a segment was not measured."""
+        if not copies(ended.queue.policy, ended.state):
+            return 0
+        size = 0
+        for number, index in map(segment_of, ended.offsets):
+            segment = self.measured.get(number)
+            if segment is None or index >= len(segment.metadata):
+                return MAX_SEGMENT_BYTES
+            size += segment.metadata[index].total_bytes
+        return size
 
     def close_keys(self, group: DeliveryGroup, members: Iterable[int]) -> None:
         """Close the keys of these messages: the next publish is a new message."""

@@ -7,8 +7,23 @@ from typing import Any
 
 import pytest
 
-from penstock.model.delivery import Nack, Reject, ReplaySource, Verdict
-from penstock.model.limits import CONSUMER_LEASE_MS, MAX_HEADERS, MAX_HEADERS_BYTES
+from penstock.errors import TooLarge
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Nack,
+    Reject,
+    ReplaySource,
+    Settlement,
+    Verdict,
+)
+from penstock.model.limits import (
+    CONSUMER_LEASE_MS,
+    MAX_COPIED_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_SETTLE_COPIED_BYTES,
+)
 from penstock.model.message import HeaderValue, NewMessage
 from penstock.model.queue import Ordering, Start, TopicPolicy
 from penstock.model.states import State
@@ -28,6 +43,7 @@ from penstock.testing.laws import law
 __all__ = ["TestDeadLetterTopic", "TestExpiredToTopic", "TestNothingRefusesACopy"]
 
 LEASE_MS = 1_000
+MEBIBYTE = 1024 * 1024
 
 
 async def copying(store: Store, *, max_attempts: int = 1, **policy: Any) -> None:
@@ -41,6 +57,16 @@ async def copying(store: Store, *, max_attempts: int = 1, **policy: Any) -> None
 async def payloads(store: Store, queue: str = "d") -> list[bytes | None]:
     """The payloads that wait in a queue."""
     return [s.payload for s in await store.browse(queue, State.AVAILABLE, payloads=True)]
+
+
+async def claim_all(store: Store, count: int) -> list[Delivery]:
+    """Claim until there are ``count`` deliveries: one claim hands out a bounded number of bytes."""
+    claimed: list[Delivery] = []
+    while len(claimed) < count:
+        more = await store.claim(limit=count)
+        assert more
+        claimed += more
+    return claimed
 
 
 async def only_headers(store: Store, queue: str = "d") -> Mapping[str, HeaderValue]:
@@ -159,6 +185,43 @@ class TestDeadLetterTopic(Conformance):
         reply = await store.engine.settle(TENANT, "q", both, outgoing)
         assert [o.verdict for o in reply.outcomes] == [Verdict.STALE, Verdict.ABORTED]
         assert len(await store.log()) == 4
+
+    @law("D1", "S3")
+    async def test_a_settle_may_fail_more_than_one_commit_copies(self, store: Store) -> None:
+        await copying(store)
+        count = MAX_COPIED_BYTES // MEBIBYTE + 2
+        ids = await store.publish(*[msg(bytes(MEBIBYTE), n=n) for n in range(count)])
+        claimed = await claim_all(store, count)
+        rejects = [Reject(delivery.receipt, "bad") for delivery in claimed]
+        reply = await store.engine.settle(TENANT, "q", [*rejects, rejects[0]])
+        assert [outcome.receipt for outcome in reply.outcomes[:-1]] == [
+            delivery.receipt for delivery in claimed
+        ]
+        assert {outcome.state for outcome in reply.outcomes[:-1]} == {State.FAILED}
+        assert reply.outcomes[-1].verdict is Verdict.STALE
+        assert await store.ids("q", State.FAILED) == ids
+        copies = [shown.message for shown in await store.browse("d", State.AVAILABLE)]
+        assert [copy.headers["n"] for copy in copies] == list(range(count))
+        assert [copy.headers["dead_letter_message_id"] for copy in copies] == ids
+        assert {copy.size for copy in copies} == {MEBIBYTE}
+
+    @law("S3", "E1")
+    async def test_a_settle_with_publish_is_one_commit(self, store: Store) -> None:
+        """It cannot continue in another commit, so it is refused before anything changes."""
+        await copying(store)
+        count = MAX_SETTLE_COPIED_BYTES // MEBIBYTE + 1
+        await store.publish(*[msg(bytes(MEBIBYTE))] * count)
+        rejects = [Reject(delivery.receipt) for delivery in await claim_all(store, count)]
+        outgoing = [Outgoing("next", [msg(b"n")])]
+        with pytest.raises(TooLarge) as caught:
+            await store.engine.settle(TENANT, "q", rejects, outgoing)
+        assert (caught.value.field, caught.value.limit) == ("settlements", MAX_SETTLE_COPIED_BYTES)
+        assert (await store.engine.stats(TENANT, "q")).in_flight == count
+        assert len(await store.log()) == count
+        # Acks copy nothing, and what is left fits.
+        acked: list[Settlement] = [Ack(rejects[0].receipt), *rejects[1:]]
+        assert (await store.engine.settle(TENANT, "q", acked, outgoing)).published
+        assert (await store.engine.stats(TENANT, "d")).available == count - 1
 
     @law("D1")
     async def test_without_dead_letters_only_the_topic_gets_it(self, store: Store) -> None:

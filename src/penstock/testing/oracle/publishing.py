@@ -25,7 +25,15 @@ from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import transitions
 from penstock.testing.oracle.state import Batch, Ended, Entry, Queue, Store
 
-__all__ = ["RETRY_AFTER_MS", "append_copies", "assign", "publish", "publish_batch", "route"]
+__all__ = [
+    "RETRY_AFTER_MS",
+    "append_copies",
+    "assign",
+    "check_copies",
+    "publish",
+    "publish_batch",
+    "route",
+]
 
 #: The retry delay of a full queue.
 RETRY_AFTER_MS = 1_000
@@ -117,6 +125,16 @@ def append_copies(store: Store, options: EngineOptions, now: int) -> None:
         _Batch(store, options, now, one.tenant).publish(one.topic, copy)
 
 
+def check_copies(store: Store) -> None:
+    """Refuse a settle with publish whose copies have over 16 MiB, unless it is a single one."""
+    messages = [one.entry.message for one in store.ended if one.topic != "penstock.events"]
+    copied = [message for message in messages if _hops(message.headers) < 16]
+    limit = 16 * 1024 * 1024
+    size = sum(message.size + _size(message.headers) for message in copied)
+    if len(copied) > 1 and size > limit:
+        raise TooLarge("The copies are too large.", field="settlements", limit=limit)
+
+
 def _hops(headers: Mapping[str, HeaderValue]) -> int:
     """How many copies led to a message."""
     hops = headers.get("dead_letter_hops")
@@ -169,8 +187,13 @@ _OPTIONAL = ("dead_letter_error", "dead_letter_key", "dead_letter_dropped_header
 
 def _is_valid(headers: Mapping[str, HeaderValue]) -> bool:
     """Whether a message may have these headers."""
+    return len(headers) <= 64 and _size(headers) <= 16 * 1024
+
+
+def _size(headers: Mapping[str, HeaderValue]) -> int:
+    """The bytes of names and values; a value that is not text counts eight."""
     sizes = [len(v.encode()) if isinstance(v, str) else 8 for v in headers.values()]
-    return len(headers) <= 64 and sum(sizes) + sum(len(n.encode()) for n in headers) <= 16 * 1024
+    return sum(sizes) + sum(len(n.encode()) for n in headers)
 
 
 def route(store: Store, queue: Queue, limit: int, now: int) -> RouteReply:

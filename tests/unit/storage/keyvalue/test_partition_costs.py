@@ -72,7 +72,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looked]:
         looked.count += 1
         return next_of(self, partition)
 
-    def counted_free(self: Partitions, *args: Any) -> int:
+    def counted_free(self: Partitions, *args: Any) -> tuple[int, bool]:
         looked.count += 1
         return free(self, *args)
 
