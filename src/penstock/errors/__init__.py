@@ -56,6 +56,7 @@
     └── StoreError               503  the store, not the call
         ├── StoreUnavailable     503  cannot be opened: path, permissions, disk, database
         ├── StoreLocked          503  another process has it open
+        ├── NotWriter            503  another server writes to the store: follow it
         ├── StoreBusy            503  the database refused connections, or kept rolling back
         ├── StoreFull            507  too little disk space: only publishes are refused
         ├── StoreReadOnly        503  a replica, or a database that accepts no writes

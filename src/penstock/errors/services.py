@@ -13,6 +13,7 @@ __all__ = [
     "MissingExtra",
     "NoSpark",
     "NotEncoded",
+    "NotWriter",
     "OffsetsGone",
     "OtherRun",
     "PipelineError",
@@ -199,6 +200,28 @@ class StoreLocked(StoreError):
 
     advice = "Only one process can open an embedded store; connect to its server instead."
     retryable = True
+
+
+class NotWriter(StoreError):
+    """Another server writes to the store; this one stands by. Nothing was done."""
+
+    title = "Not the writer"
+    advice = "Send the call to the server that writes, or retry after a moment."
+    retryable = True
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        limit: int | str | None = None,
+        writer: str | None = None,
+        retry_after_ms: int = 1000,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.writer = writer
+        """The URL of the server that writes, if it is known."""
+        self.retry_after_ms = retry_after_ms
 
 
 class StoreBusy(StoreError):

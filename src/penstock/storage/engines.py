@@ -18,12 +18,14 @@ __all__ = ["SCHEMES", "open_engine"]
 
 Opener: TypeAlias = Callable[[SplitResult, EngineOptions], Awaitable[Engine]]
 
+_SLATEDB: Final = "penstock.storage.keyvalue.opening:open_slatedb"
 #: Scheme to "module:function".
 SCHEMES: Final[dict[str, str]] = {
     "memory": "penstock.storage.keyvalue.opening:open_memory",
     "mysql": "penstock.storage.sql.engine:open_mysql",
     "postgresql": "penstock.storage.sql.engine:open_postgresql",
     "rocksdb": "penstock.storage.keyvalue.opening:open_rocksdb",
+    **{f"slatedb+{kind}": _SLATEDB for kind in ("az", "file", "gs", "s3")},
 }
 
 

@@ -65,7 +65,10 @@ class FaultyAdapter:
 
     name = "faulty"
     durability: Durability = "fsync"
+    unsynced: Durability = "os"
     persistent = True
+    has_marks = True
+    commit_interval_s = 0.0
 
     def __init__(
         self,
@@ -198,6 +201,9 @@ class FaultyAdapter:
         self._map.write(batch.writes, batch.removed, sync)
         if sync:
             self.synced = len(self.journal)
+
+    def check(self) -> None:
+        """No other process has the disk."""
 
     def place(self) -> str:
         return ""

@@ -74,7 +74,11 @@ class Committer:
         self._changes = changes or LongChanges(SLICE_S)
         self._changes.when_over = self._schedule
         self._chain = chain
-        self._marks = None if chain is None else Marks(adapter, chain, self._schedule)
+        has_marks = chain is not None and adapter.has_marks
+        self._marks = Marks(adapter, chain, self._schedule) if chain and has_marks else None
+        self._interval_s = adapter.commit_interval_s
+        #: When the last synced commit began.
+        self._began = -self._interval_s
         if self._marks is not None:
             self._marks.committed()
 
@@ -84,6 +88,7 @@ class Committer:
             raise type(self._failure)(self._failure.detail) from self._failure
         if self._closed:
             raise StoreClosed("The store is closed.")
+        self._adapter.check()
 
     def poison(self, error: BaseException) -> None:
         """Fail permanently: a verb stopped half way, so the stage must never be committed (S3)."""
@@ -149,7 +154,10 @@ class Committer:
             self._fail(self._waiting)
             self._waiting = []
             return
-        if self._chain is not None and self._chain.is_full and not self._has_room():
+        if self._marks is not None and self._chain is not None:
+            if self._chain.is_full and not self._has_room():
+                return
+        if self._interval_s and self._stage.wants_sync and not self._is_due():
             return
         self._busy = True
         steps = self._commit()
@@ -184,6 +192,17 @@ class Committer:
             return
         self._unsynced = not batch.sync
         self._writer.submit(partial(self._write, batch), self._finish, batch.size)
+
+    def _is_due(self) -> bool:
+        """Whether the next synced commit may begin. If not, it is scheduled for that time."""
+        now = self._loop.time()
+        left = self._began + self._interval_s - now
+        if left > 0 and not self._closed:
+            self._scheduled = True
+            self._loop.call_later(left, self._begin)
+            return False
+        self._began = now
+        return True
 
     def _has_room(self) -> bool:
         """Whether the chain accepts another commit. If not, the next mark schedules the commit."""
@@ -224,9 +243,8 @@ class Committer:
         self.completed = self._taken
         if self._chain is not None and self._current_sync:
             self._chain.synced_now()
-        durability = self._adapter.durability
-        if durability == "fsync" and not self._current_sync:
-            durability = "os"
+        adapter = self._adapter
+        durability = adapter.durability if self._current_sync else adapter.unsynced
         try:
             self._on_commit(self.completed)
             self._stage.committed()

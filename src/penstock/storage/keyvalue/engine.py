@@ -93,6 +93,8 @@ class KeyValueEngine(
         self._closed = False
         self._abandoned = AbandonedClaims(self)
         adapter = core.adapter
+        #: A commit without sync does not survive the process, which callers of ``publish`` expect.
+        self._unsynced_is_lost = adapter.unsynced == "memory"
         self.capabilities = Capabilities(
             engine=adapter.name,
             durability=adapter.durability,
@@ -290,7 +292,7 @@ class KeyValueEngine(
                 plan.take(outgoing, ahead)
                 if not self._begin_change(steps, plan):
                     await self._finish_change(steps, plan)
-        achieved = await self._committer.commit(sync=durability == "fsync")
+        achieved = await self._committer.commit(sync=durability == "fsync" or self._unsynced_is_lost)
         return PublishReply(plan.replies, achieved, plan.is_repeated)
 
     @changing

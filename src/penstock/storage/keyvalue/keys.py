@@ -31,6 +31,7 @@ __all__ = [
     "SPEC_PREFIX",
     "TENANT_PREFIX",
     "TOPIC_PREFIX",
+    "WRITER_KEY",
     "LogKeys",
     "QueueKeys",
     "batch_key",
@@ -111,6 +112,7 @@ _PARTITION_DEDUP = _OURS + b"\x1b"
 _POSITION = _OURS + b"\x1c"
 LINK_PREFIX: Final = _OURS + b"\x19"
 PIECES_KEY: Final = _OURS + b"\x1f"
+WRITER_KEY: Final = _OURS + b"\x20"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)

@@ -1,7 +1,8 @@
-"""Opens a key-value store by URL: ``rocksdb:///path`` or ``memory://``."""
+"""Opens a key-value store by URL: RocksDB, SlateDB or memory."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from urllib.parse import SplitResult, unquote
 
@@ -10,7 +11,7 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 
-__all__ = ["open_memory", "open_rocksdb"]
+__all__ = ["open_memory", "open_rocksdb", "open_slatedb"]
 
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
@@ -33,3 +34,16 @@ async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:
     if url.netloc or url.path not in ("", "/") or url.query or url.fragment:
         raise BadUrl(f"{url.geturl()!r} is not memory://.", field="url")
     return await KeyValueEngine.open(MemoryAdapter(), options)
+
+
+async def open_slatedb(url: SplitResult, options: EngineOptions) -> Engine:
+    """``slatedb+s3://bucket/path``, ``slatedb+file:///path`` and alike."""
+    # Imported here so that programs without SlateDB stores do not load SlateDB.
+    from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter  # noqa: PLC0415
+    from penstock.storage.keyvalue.adapters.slatedb.location import (  # noqa: PLC0415
+        parse_location,
+    )
+
+    location = parse_location(url)
+    adapter = await asyncio.to_thread(SlateDBAdapter, location, id=options.random(8).hex())
+    return await KeyValueEngine.open(adapter, options)

@@ -92,6 +92,11 @@ class Stage:
         return bool(self._dirty or self.writes or self._next)
 
     @property
+    def wants_sync(self) -> bool:
+        """Whether the next commit is to be synced."""
+        return self._next.sync
+
+    @property
     def completed(self) -> int:
         """The number of the last completed commit."""
         return self.number - (1 if self._committing is _EMPTY else 2)

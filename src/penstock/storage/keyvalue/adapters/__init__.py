@@ -44,7 +44,14 @@ class Adapter(Protocol):
 
     name: str
     durability: Durability
+    """What a synced write survives."""
+    unsynced: Durability
+    """What a write without sync survives."""
     persistent: bool
+    has_marks: bool
+    """Commits at the end can go missing unnoticed, so the newest is marked outside the map."""
+    commit_interval_s: float
+    """The least time between the beginnings of two synced writes; 0 where they cost nothing."""
     inline: bool
     """Writes are quick and run without a thread."""
 
@@ -76,6 +83,10 @@ class Adapter(Protocol):
 
     def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
         """As ``write``, but returns False, with nothing changed, if it would have to wait."""
+        ...
+
+    def check(self) -> None:
+        """Raise ``NotWriter`` if another process may have taken over the store."""
         ...
 
     def place(self) -> str:

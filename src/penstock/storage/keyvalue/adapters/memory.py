@@ -20,7 +20,10 @@ class MemoryAdapter:
 
     name = "memory"
     durability: Durability = "memory"
+    unsynced: Durability = "memory"
     persistent = False
+    has_marks = False
+    commit_interval_s = 0.0
     inline = True
 
     def __init__(self) -> None:
@@ -66,6 +69,9 @@ class MemoryAdapter:
                 self._map.pop(key, None)
             else:
                 self._map[key] = value
+
+    def check(self) -> None:
+        """No other process can have the store."""
 
     def place(self) -> str:
         return ""

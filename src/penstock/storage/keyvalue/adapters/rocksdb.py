@@ -105,7 +105,10 @@ class RocksDBAdapter:
 
     name = "rocksdb"
     durability: Durability = "fsync"
+    unsynced: Durability = "os"
     persistent = True
+    has_marks = True
+    commit_interval_s = 0.0
     inline = False
 
     def __init__(self, path: Path, *, salvaging: bool = False) -> None:
@@ -317,6 +320,9 @@ class RocksDBAdapter:
 
     def place(self) -> str:
         return read_place(self._path)
+
+    def check(self) -> None:
+        """The directory is locked for as long as the store is open."""
 
     def close(self) -> None:
         """Close RocksDB and unlock the directory.

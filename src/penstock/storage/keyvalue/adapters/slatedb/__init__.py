@@ -1,0 +1,1 @@
+"""The SlateDB adapter: an ordered store on an object store or in a directory."""

@@ -1,0 +1,274 @@
+"""The SlateDB adapter: one writer on a bucket or a directory, fenced by the object store.
+
+Choices that matter, each with its reason:
+
+- A commit is one write batch and one flush of the write-ahead log, which is one PUT. SlateDB's own
+  timer is off. A commit without sync stays in memory until the next one that syncs.
+- An object is stored completely or not at all, and its number is never reused: each PUT is
+  conditional. So no commit can be missing before another one, and there are no marks.
+- Every ``_COMMITS_PER_TABLE`` commits the memtable becomes a table, on a thread of its own. Opening
+  replays the log objects since then, one GET each: 500 took 3.7 s at 30 ms latency.
+- Scans read ahead: block by block, 10,000 rows took 144 s at 30 ms latency instead of 0.26 s.
+- The writer renews its record on the same thread. A writer that could not commit for a lease does
+  not answer, because another server may be writing by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock.errors import NotWriter, StoreLocked
+from penstock.model.message import Durability
+from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
+from penstock.storage.keyvalue.adapters.place import read_place
+from penstock.storage.keyvalue.adapters.slatedb import binding
+from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
+from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_conditional_put
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error, writing_error
+from penstock.storage.keyvalue.adapters.slatedb.location import Location
+from penstock.storage.keyvalue.adapters.slatedb.object_store import (
+    build_store,
+    db_path,
+    open_writer,
+    prepare_directory,
+)
+from penstock.storage.keyvalue.adapters.slatedb.reads import Reads
+from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
+from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
+from penstock.storage.keyvalue.adapters.slatedb.writer_record import (
+    RENEWALS_PER_LEASE,
+    WriterRecord,
+    encode_writer,
+    this_process,
+)
+from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
+
+__all__ = ["SlateDBAdapter"]
+
+_CACHE_BYTES: Final = 64 * 1024 * 1024
+#: After this many commits the memtable becomes a table, but not more often than every few seconds:
+#: on a local disk commits are quick, and so is their replay.
+_COMMITS_PER_TABLE: Final = 256
+_TABLE_EVERY_S: Final = 10.0
+#: Keys of a removed range that are read at a time.
+_REMOVED_AT_ONCE: Final = 1024
+_OFFSET_BYTES: Final = 8
+_WAL: Final = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
+_MEMTABLE: Final = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
+_log = logging.getLogger("penstock.storage")
+
+
+class SlateDBAdapter(Reads):
+    """An ordered map of bytes to bytes in SlateDB, opened for writing."""
+
+    persistent = True
+    inline = False
+    unsynced: Durability = "memory"
+    has_marks = False
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        id: str,
+        url: str = "",
+        on_lost: Callable[[], None] | None = None,
+        take_over: bool = False,
+    ) -> None:
+        """Open the store under the random ``id``; ``StoreLocked`` if another process writes.
+
+        ``url`` is where callers reach this process. ``on_lost`` is called, on another thread, when
+        this process is no longer the writer. ``take_over`` skips the check for another writer.
+        """
+        if not location.is_remote:
+            prepare_directory(location)
+        super().__init__(location)
+        self.durability: Durability = location.durability
+        self.commit_interval_s = location.commit_interval_ms / 1000
+        self._timeout_s = location.timeout_ms / 1000
+        self._lease_s = location.lease_ms / 1000
+        self._record = this_process(id, url, location.lease_ms)
+        self._on_lost = on_lost
+        self._recent = RecentRecords(_CACHE_BYTES)
+        self._lost: NotWriter | None = None
+        self._commits = 0
+        self._renewed_at = self._table_at = time.monotonic()
+        self._valid_until = 0.0
+        self._writing = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        store = build_store(location)
+        try:
+            check_conditional_put(location, store, id)
+            if not take_over:
+                wait_for_release(location)
+            self._db = open_writer(location, store, db_path(location))
+            self.handle = self._db
+            self.write({}, (), sync=True)
+        except (uniffi.Error, TimeoutError, OSError) as error:
+            raise store_error(location.name, error) from error
+        self._thread = threading.Thread(target=self._run, name="penstock-slatedb", daemon=True)
+        self._thread.start()
+
+    # -- reading -----------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self._recent.get(key)
+        return super().get(key) if value is UNKNOWN else value  # type: ignore[return-value]
+
+    def check(self) -> None:
+        """Raise ``NotWriter`` if another server may be writing by now."""
+        if self._lost is not None:
+            raise NotWriter(self._lost.detail)
+        if time.monotonic() > self._valid_until:
+            raise NotWriter(f"No commit to {self.name_of_store} succeeded for {self._lease_s:g} s.")
+
+    # -- writing -----------------------------------------------------------------------
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        with self._writing:
+            began = time.monotonic()
+            if sync and began - self._renewed_at > self._lease_s / RENEWALS_PER_LEASE / 2:
+                writes = {**writes, WRITER_KEY: self._renew()}
+            elif not writes and not removed and sync and self._valid_until == 0:
+                writes = {WRITER_KEY: self._renew()}
+            try:
+                batch = uniffi.WriteBatch()
+                gone = self._delete_ranges(batch, removed)
+                for key, value in writes.items():
+                    if value is None:
+                        batch.delete(key)
+                    else:
+                        batch.put(key, value)
+                if writes or gone:
+                    wait(self._db.write(batch), self._timeout_s)
+                    self._recent.update(gone)
+                    self._recent.update(writes)
+                if sync:
+                    wait(self._db.flush_with_options(_WAL), self._timeout_s)
+                    self._valid_until = began + self._lease_s
+            except (uniffi.Error, TimeoutError) as error:
+                typed = writing_error(self.name_of_store, error)
+                if isinstance(typed, NotWriter):
+                    self._lose(typed)
+                raise typed from error
+        self._commits += sync
+        if self._is_table_due():
+            self._wake.set()
+
+    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
+        if self.location.is_remote:
+            return False
+        self.write(writes, removed, sync)
+        return True
+
+    def _delete_ranges(self, batch: Any, removed: Sequence[KeyRange]) -> Writes:
+        """Delete what the ranges contain. Returns the deleted keys."""
+        gone: dict[bytes, bytes | None] = {}
+        for start, end in removed:
+            for key in _payload_keys(start, end) or (key for key, _ in self.scan(start, end)):
+                batch.delete(key)
+                gone[key] = None
+        return gone
+
+    def _renew(self) -> bytes:
+        self._renewed_at = time.monotonic()
+        self._record = replace(self._record, renewal=self._record.renewal + 1)
+        return encode_writer(self._record)
+
+    def _lose(self, error: NotWriter) -> None:
+        if self._lost is None:
+            self._lost = error
+            _log.warning("%s", error.detail)
+            if self._on_lost is not None and not self._closing:
+                self._on_lost()
+
+    # -- the thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = self._lease_s / RENEWALS_PER_LEASE
+        while not self._closing:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._closing or self._lost is not None:
+                return
+            try:
+                if time.monotonic() - self._renewed_at >= pause * 0.9:
+                    self.write({WRITER_KEY: self._renew()}, (), sync=True)
+                if self._is_table_due():
+                    self._commits, self._table_at = 0, time.monotonic()
+                    wait(self._db.flush_with_options(_MEMTABLE), self._timeout_s)
+            except NotWriter:
+                return
+            except (uniffi.Error, OSError) as error:
+                # The next commit reports it; ``check`` refuses verbs until one succeeds.
+                _log.warning("%s: %s", self.name_of_store, error)
+
+    def _is_table_due(self) -> bool:
+        return (
+            self._commits >= _COMMITS_PER_TABLE
+            and time.monotonic() - self._table_at >= _TABLE_EVERY_S
+        )
+
+    # -- the store ---------------------------------------------------------------------
+
+    def place(self) -> str:
+        if self.location.is_remote:
+            return f"bucket={self.location.kind}:{self.location.bucket} path={self._quoted_path}"
+        return read_place(Path(self.location.path))
+
+    def space(self) -> tuple[int, int] | None:
+        return None
+
+    def mark(self, mark: Mark) -> None:
+        """Does nothing: see ``has_marks``."""
+
+    def read_mark(self) -> Mark | None:
+        return None
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        try:
+            if self._lost is None:
+                released = replace(self._record, released=True)
+                self.write({WRITER_KEY: encode_writer(released)}, (), sync=True)
+            wait(self._db.shutdown(), self._timeout_s)
+        except (uniffi.Error, TimeoutError, OSError, NotWriter) as error:
+            if self._lost is None:
+                _log.warning("%s was not closed cleanly: %s", self.name_of_store, error)
+
+
+def wait_for_release(location: Location) -> None:
+    """Return when no process writes to the store; ``StoreLocked`` if one does.
+
+    A writer that did not release the store is given one lease to renew its record.
+    """
+    watch = Watch(location)
+    try:
+        found: WriterRecord | None = watch.writer()
+        if found is None or found.is_gone:
+            return
+        if not watch.is_silent(found.lease_ms / 1000):
+            raise StoreLocked(f"The store {location.name} is written by {found}.", field="url")
+    finally:
+        watch.close()
+
+
+def _payload_keys(start: bytes, end: bytes) -> list[bytes] | None:
+    """Every key of a range of payloads, without reading the payloads; None for another range."""
+    size = len(PAYLOAD_PREFIX) + _OFFSET_BYTES
+    if not start.startswith(PAYLOAD_PREFIX) or len(start) != size or len(end) != size:
+        return None
+    if not end.startswith(PAYLOAD_PREFIX):
+        return None
+    low, high = (int.from_bytes(key[len(PAYLOAD_PREFIX) :]) for key in (start, end))
+    return [PAYLOAD_PREFIX + offset.to_bytes(_OFFSET_BYTES) for offset in range(low, high)]

@@ -1,0 +1,113 @@
+"""Maps errors of SlateDB and of object stores to typed errors.
+
+The binding has six kinds of errors. What the object store answered is in their text only, so the
+text decides, by codes of the S3, Google and Azure protocols.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from penstock.errors import (
+    NotWriter,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi
+
+__all__ = ["is_fenced", "store_error", "writing_error"]
+
+_NO_BUCKET: Final = ("nosuchbucket", "bucket does not exist", "containernotfound")
+_DENIED: Final = (
+    "accessdenied",
+    "invalidaccesskeyid",
+    "signaturedoesnotmatch",
+    "authorizationheader",
+    "authenticationfailed",
+    "status 403",
+    "403 forbidden",
+    "401 unauthorized",
+    "missing credentials",
+    "permissiondenied",
+    "permission denied",
+    "unauthenticated",
+    "generic { store: \"s3\", source: credential",
+    "instance metadata",
+    "169.254.169.254",
+)
+_FULL: Final = (
+    "insufficientstorage",
+    "507 insufficient",
+    "status 507",
+    "storagefull",
+    "quotaexceeded",
+    "no space left",
+    "disk quota exceeded",
+)
+_THROTTLED: Final = ("slowdown", "503 service unavailable", "429 too many", "throttl", "serverbusy")
+_READ_ONLY: Final = ("read-only file system", "405 method not allowed")
+_UNREACHABLE: Final = (
+    "connection refused",
+    "error sending request",
+    "dns error",
+    "timed out",
+    "timeout",
+    "connect error",
+    "connection reset",
+)
+
+
+def is_fenced(error: BaseException) -> bool:
+    """Whether another writer has opened the store."""
+    if isinstance(error, uniffi.Error.Closed):
+        return bool(error.reason == uniffi.CloseReason.FENCED)
+    return isinstance(error, uniffi.Error) and "detected newer" in str(error).lower()
+
+
+def store_error(name: str, error: BaseException) -> StoreError:
+    """The error of opening or reading the store ``name``."""
+    if isinstance(error, StoreError):
+        return error
+    if is_fenced(error):
+        return NotWriter(f"Another server writes to {name} now.")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable(f"The object store of {name} did not answer in time.", field="url")
+    text = str(error).lower()
+    detail = str(getattr(error, "message", error))
+    if _has(text, _NO_BUCKET):
+        return StoreUnavailable(f"The bucket of {name} does not exist: {detail}.", field="url")
+    if _has(text, _FULL):
+        return StoreFull(f"The object store of {name} is full: {detail}.")
+    if _has(text, _DENIED):
+        return StoreUnavailable(
+            f"The object store of {name} refuses the credentials: {detail}.", field="url"
+        )
+    if _has(text, _THROTTLED):
+        return StoreBusy(f"The object store of {name} limits requests: {detail}.")
+    if _has(text, _READ_ONLY):
+        return StoreReadOnly(f"The object store of {name} accepts no writes: {detail}.")
+    if _has(text, _UNREACHABLE):
+        return StoreUnavailable(
+            f"The object store of {name} cannot be reached: {detail}.", field="url"
+        )
+    if isinstance(error, uniffi.Error.Data):
+        return StoreCorrupt(f"The store {name} is damaged: {detail}.")
+    return StoreUnavailable(f"The store {name} cannot be used: {detail}.", field="url")
+
+
+def writing_error(name: str, error: BaseException) -> Exception:
+    """The error of a commit: ``NotWriter``, or an ``OSError``, whose outcome is unknown."""
+    typed = store_error(name, error)
+    if isinstance(typed, NotWriter):
+        return typed
+    full = isinstance(typed, StoreFull)
+    return OSError(errno.ENOSPC if full else errno.EIO, typed.detail)
+
+
+def _has(text: str, codes: tuple[str, ...]) -> bool:
+    return any(code in text for code in codes)

@@ -1,0 +1,86 @@
+"""Reads of SlateDB, shared by the writer's adapter and by readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from penstock.storage.keyvalue.adapters.slatedb import binding
+from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
+from penstock.storage.keyvalue.adapters.slatedb.location import Location
+
+__all__ = ["Reads"]
+
+_READ_AHEAD_BYTES: Final = 1024 * 1024
+#: Rows per call of the binding: few at first, because many scans need one pair only.
+_FIRST_ROWS: Final = 8
+_MOST_ROWS: Final = 512
+
+
+def _scan_options(*, reverse: bool, caching: bool) -> Any:
+    order = uniffi.IterationOrder
+    return uniffi.ScanOptions(
+        durability_filter=uniffi.DurabilityLevel.MEMORY,
+        dirty=False,
+        read_ahead_bytes=_READ_AHEAD_BYTES,
+        cache_blocks=caching,
+        max_fetch_tasks=4,
+        order=order.DESCENDING if reverse else order.ASCENDING,
+    )
+
+
+_FORWARD: Final = _scan_options(reverse=False, caching=True)
+_REVERSE: Final = _scan_options(reverse=True, caching=True)
+#: A bulk read must not evict blocks that claims read again.
+_BULK: Final = _scan_options(reverse=False, caching=False)
+
+
+class Reads:
+    """The reading half of an adapter."""
+
+    name = "slatedb"
+    #: The binding's writer or reader; set by the subclass.
+    handle: Any
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.name_of_store = location.name
+        self._quoted_path = quote(location.path)
+        self._read_s = location.timeout_ms / 1000
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = wait(self.handle.get(key), self._read_s)
+        except (uniffi.Error, TimeoutError) as error:
+            raise store_error(self.name_of_store, error) from error
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return self._rows(start, end, _REVERSE if reverse else _FORWARD, _FIRST_ROWS)
+
+    def values(self, start: bytes, end: bytes) -> list[bytes]:
+        return [value for _, value in self._rows(start, end, _BULK, _MOST_ROWS)]
+
+    def _rows(
+        self, start: bytes, end: bytes, options: Any, count: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if start >= end:
+            return
+        rows = uniffi.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        try:
+            cursor = wait(self.handle.scan_with_options(rows, options), self._read_s)
+            while True:
+                pairs = wait(binding.next_pairs(cursor, count), self._read_s)
+                yield from pairs
+                if len(pairs) < count:
+                    return
+                count = min(4 * count, _MOST_ROWS)
+        except (uniffi.Error, TimeoutError) as error:
+            raise store_error(self.name_of_store, error) from error

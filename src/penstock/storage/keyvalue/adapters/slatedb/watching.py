@@ -1,0 +1,63 @@
+"""Watches the writer of a store through a reader, without touching the writer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
+from penstock.storage.keyvalue.adapters.slatedb.location import Location
+from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_reader
+from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord, decode_writer
+from penstock.storage.keyvalue.keys import WRITER_KEY
+
+__all__ = ["POLL_S", "Watch"]
+
+#: How often the reader looks for a change: a LIST and a GET on an object store.
+POLL_S: Final = 0.25
+_NO_STORE: Final = "failed to find latest transactional object"
+
+
+class Watch:
+    """Reads the writer record again and again. Its methods block."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._store = build_store(location)
+        self._reader: Any = None
+
+    def writer(self) -> WriterRecord | None:
+        """The record as of the last poll; None if the store does not exist yet."""
+        try:
+            if self._reader is None:
+                self._reader = open_reader(self._location, self._store, int(POLL_S * 1000))
+            value: bytes | None = wait(self._reader.get(WRITER_KEY), self._location.timeout_ms / 1000)
+        except uniffi.Error as error:
+            if self._reader is None and _NO_STORE in str(error):
+                return None
+            raise store_error(self._location.name, error) from error
+        except TimeoutError as error:
+            raise store_error(self._location.name, error) from error
+        return None if value is None else decode_writer(value)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether the writer is gone or does not renew its record for ``seconds``."""
+        first = self.writer()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(POLL_S)
+            record = self.writer()
+            if record is None or record.is_gone:
+                return True
+            if record != first:
+                return False
+        return True
+
+    def close(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            try:
+                wait(reader.shutdown(), self._location.timeout_ms / 1000)
+            except (uniffi.Error, TimeoutError):
+                return
