@@ -154,9 +154,8 @@ class Committer:
             self._fail(self._waiting)
             self._waiting = []
             return
-        if self._marks is not None and self._chain is not None:
-            if self._chain.is_full and not self._has_room():
-                return
+        if self._marks is not None and not self._has_room():
+            return
         if self._interval_s and self._stage.wants_sync and not self._is_due():
             return
         self._busy = True
@@ -208,6 +207,8 @@ class Committer:
         """Whether the chain accepts another commit. If not, the next mark schedules the commit."""
         assert self._chain is not None
         assert self._marks is not None
+        if not self._chain.is_full:
+            return True
         if self._marks.failure is not None:
             self._finish(self._marks.failure)
             return False

@@ -292,7 +292,9 @@ class KeyValueEngine(
                 plan.take(outgoing, ahead)
                 if not self._begin_change(steps, plan):
                     await self._finish_change(steps, plan)
-        achieved = await self._committer.commit(sync=durability == "fsync" or self._unsynced_is_lost)
+        achieved = await self._committer.commit(
+            sync=durability == "fsync" or self._unsynced_is_lost
+        )
         return PublishReply(plan.replies, achieved, plan.is_repeated)
 
     @changing

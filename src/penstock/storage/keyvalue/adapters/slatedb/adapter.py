@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ from penstock.errors import NotWriter, StoreLocked
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.place import read_place
-from penstock.storage.keyvalue.adapters.slatedb import binding
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error, writing_error
@@ -125,7 +124,7 @@ class SlateDBAdapter(Reads):
 
     def check(self) -> None:
         """Raise ``NotWriter`` if another server may be writing by now."""
-        if self._lost is not None:
+        if self._lost:
             raise NotWriter(self._lost.detail)
         if time.monotonic() > self._valid_until:
             raise NotWriter(f"No commit to {self.name_of_store} succeeded for {self._lease_s:g} s.")
@@ -173,7 +172,8 @@ class SlateDBAdapter(Reads):
         """Delete what the ranges contain. Returns the deleted keys."""
         gone: dict[bytes, bytes | None] = {}
         for start, end in removed:
-            for key in _payload_keys(start, end) or (key for key, _ in self.scan(start, end)):
+            keys: Iterable[bytes] | None = _payload_keys(start, end)
+            for key in keys if keys is not None else (key for key, _ in self.scan(start, end)):
                 batch.delete(key)
                 gone[key] = None
         return gone

@@ -16,7 +16,7 @@ import ctypes
 import logging
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from penstock.extras import importing
@@ -39,7 +39,7 @@ _log = logging.getLogger("penstock.storage")
 _call = threading.local()
 
 
-class _BlockingFuture(Awaitable[Any]):
+class _BlockingFuture:
     """A future that blocks its thread when it is awaited."""
 
     __slots__ = ("_done", "_result")
@@ -57,11 +57,22 @@ class _BlockingFuture(Awaitable[Any]):
     def cancelled() -> bool:
         return False
 
-    def __await__(self) -> Generator[None, None, Any]:
+    def __await__(self) -> Any:
         if not self._done.acquire(timeout=getattr(_call, "seconds", MAX_SECONDS)):
             raise TimeoutError
-        return self._result
-        yield  # Makes this a generator, which ``await`` requires.
+        return _Done(self._result)
+
+
+class _Done(Iterator[None]):
+    """An iterator that ends immediately, with a result."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: object) -> None:
+        self._result = result
+
+    def __next__(self) -> None:
+        raise StopIteration(self._result)
 
 
 class _BlockingLoop:
@@ -180,7 +191,9 @@ def speed_up() -> bool:
         ("_UniffiRustBufferBuilder", "_pack_into", _pack_into),
     )
     needed = ("_UniffiLib", "_UniffiRustBuffer", "_uniffi_rust_call_async")
-    known = all(hasattr(getattr(_generated, name, None), method) for name, method, _ in replacements)
+    known = all(
+        hasattr(getattr(_generated, name, None), method) for name, method, _ in replacements
+    )
     if not known or not all(hasattr(_generated, name) for name in needed):
         _log.warning("SlateDB's binding has changed: reads and writes are slower.")
         return False

@@ -51,7 +51,9 @@ def check_conditional_put(location: Location, store: Any, id: str) -> None:
 def _is_first_fenced(first: Any, seconds: float) -> bool:
     try:
         wait(first.put(b"check", b""), seconds)
-        wait(first.flush_with_options(uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)), seconds)
+        wait(
+            first.flush_with_options(uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)), seconds
+        )
     except uniffi.Error as error:
         if is_fenced(error):
             return True

@@ -36,7 +36,7 @@ _DENIED: Final = (
     "permissiondenied",
     "permission denied",
     "unauthenticated",
-    "generic { store: \"s3\", source: credential",
+    'generic { store: "s3", source: credential',
     "instance metadata",
     "169.254.169.254",
 )
@@ -60,6 +60,15 @@ _UNREACHABLE: Final = (
     "connect error",
     "connection reset",
 )
+#: In order: a missing bucket may also be answered with a status of denial, and so on.
+_MEANINGS: Final[tuple[tuple[tuple[str, ...], type[StoreError], str], ...]] = (
+    (_NO_BUCKET, StoreUnavailable, "has no such bucket: it does not exist"),
+    (_FULL, StoreFull, "is full"),
+    (_DENIED, StoreUnavailable, "refuses the credentials"),
+    (_THROTTLED, StoreBusy, "limits requests"),
+    (_READ_ONLY, StoreReadOnly, "accepts no writes"),
+    (_UNREACHABLE, StoreUnavailable, "cannot be reached"),
+)
 
 
 def is_fenced(error: BaseException) -> bool:
@@ -79,22 +88,9 @@ def store_error(name: str, error: BaseException) -> StoreError:
         return StoreUnavailable(f"The object store of {name} did not answer in time.", field="url")
     text = str(error).lower()
     detail = str(getattr(error, "message", error))
-    if _has(text, _NO_BUCKET):
-        return StoreUnavailable(f"The bucket of {name} does not exist: {detail}.", field="url")
-    if _has(text, _FULL):
-        return StoreFull(f"The object store of {name} is full: {detail}.")
-    if _has(text, _DENIED):
-        return StoreUnavailable(
-            f"The object store of {name} refuses the credentials: {detail}.", field="url"
-        )
-    if _has(text, _THROTTLED):
-        return StoreBusy(f"The object store of {name} limits requests: {detail}.")
-    if _has(text, _READ_ONLY):
-        return StoreReadOnly(f"The object store of {name} accepts no writes: {detail}.")
-    if _has(text, _UNREACHABLE):
-        return StoreUnavailable(
-            f"The object store of {name} cannot be reached: {detail}.", field="url"
-        )
+    for codes, kind, problem in _MEANINGS:
+        if any(code in text for code in codes):
+            return kind(f"The object store of {name} {problem}: {detail}.", field="url")
     if isinstance(error, uniffi.Error.Data):
         return StoreCorrupt(f"The store {name} is damaged: {detail}.")
     return StoreUnavailable(f"The store {name} cannot be used: {detail}.", field="url")
@@ -107,7 +103,3 @@ def writing_error(name: str, error: BaseException) -> Exception:
         return typed
     full = isinstance(typed, StoreFull)
     return OSError(errno.ENOSPC if full else errno.EIO, typed.detail)
-
-
-def _has(text: str, codes: tuple[str, ...]) -> bool:
-    return any(code in text for code in codes)

@@ -17,8 +17,9 @@ __all__ = ["DB_PATH", "build_store", "open_reader", "open_writer"]
 #: The name of the SlateDB in a directory; in a bucket it is the path of the URL.
 DB_PATH: Final = "store"
 _MIB: Final = 1024 * 1024
-#: SlateDB retries without a limit unless it is told one. The object store's client retries too.
-_RETRIES: Final = 3
+#: SlateDB retries without a limit by default. The client of the object store below it
+#: retries ten times, within about 3 s.
+_RETRIES: Final = 0
 _REQUEST_TIMEOUT: Final = "2s"
 #: More than the default of 8: Penstock flushes the memtable by number of commits, so tables are
 #: small, and a writer must not wait for the compactor's next turn.

@@ -35,7 +35,7 @@ class RecentRecords:
         self._bytes = 0
         self._values: OrderedDict[bytes, bytes | None] = OrderedDict()
 
-    def get(self, key: bytes) -> bytes | None | _Unknown:
+    def get(self, key: bytes) -> bytes | _Unknown | None:
         return self._values.get(key, UNKNOWN)
 
     def update(self, writes: Writes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
@@ -24,15 +25,18 @@ class Watch:
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._store = build_store(location)
         self._reader: Any = None
 
     def writer(self) -> WriterRecord | None:
         """The record as of the last poll; None if the store does not exist yet."""
         try:
             if self._reader is None:
-                self._reader = open_reader(self._location, self._store, int(POLL_S * 1000))
-            value: bytes | None = wait(self._reader.get(WRITER_KEY), self._location.timeout_ms / 1000)
+                if not self._location.is_remote and not Path(self._location.path).exists():
+                    return None
+                store = build_store(self._location)
+                self._reader = open_reader(self._location, store, int(POLL_S * 1000))
+            reading = self._reader.get(WRITER_KEY)
+            value: bytes | None = wait(reading, self._location.timeout_ms / 1000)
         except uniffi.Error as error:
             if self._reader is None and _NO_STORE in str(error):
                 return None

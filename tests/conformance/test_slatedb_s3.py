@@ -1,0 +1,26 @@
+"""The key-value engine over SlateDB on S3.
+
+The code above the object store is the same as in ``test_slatedb``, which runs the whole suite.
+These files open stores again, and race.
+"""
+
+from pathlib import Path
+
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.engines import open_engine as open_by_url
+from penstock.testing.conformance import engine_factory
+from penstock.testing.conformance.concurrency import *  # noqa: F403
+from penstock.testing.conformance.harness import store  # noqa: F401
+from penstock.testing.conformance.identity import *  # noqa: F403
+from penstock.testing.conformance.reopening import *  # noqa: F403
+from tests.object_stores import s3_endpoint, s3_url
+
+_urls: dict[Path, str] = {}
+
+
+async def _open(options: EngineOptions, path: Path) -> Engine:
+    url = _urls.setdefault(path, s3_url(s3_endpoint()))
+    return await open_by_url(url, options)
+
+
+open_engine = engine_factory(_open)

@@ -1,0 +1,204 @@
+"""The SlateDB adapter: fencing, the writer record, bounded waits and typed errors."""
+
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.errors import NotWriter, StoreBusy, StoreFull, StoreLocked, StoreUnavailable
+from penstock.storage.keyvalue.adapters.slatedb import conditional_put
+from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
+from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
+from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
+from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
+from penstock.storage.keyvalue.adapters.slatedb.writer_record import encode_writer
+from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
+from tests.object_stores import FaultProxy, s3_endpoint, s3_url
+
+
+@pytest.fixture
+def location(tmp_path):
+    return parse_location(urlsplit(f"slatedb+file://{tmp_path}/store?lease_ms=600000"))
+
+
+@pytest.fixture
+def opened():
+    adapters: list[SlateDBAdapter] = []
+
+    def open_(location, **options):
+        adapter = SlateDBAdapter(location, id=f"{len(adapters):016x}", **options)
+        adapters.append(adapter)
+        return adapter
+
+    yield open_
+    for adapter in adapters:
+        adapter.close()
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    monkeypatch.setattr(conditional_put, "_checked", set())
+    proxy = FaultProxy(s3_endpoint())
+    yield proxy
+    proxy.close()
+
+
+def on_s3(proxy, **settings):
+    return parse_location(urlsplit(s3_url(proxy.endpoint, **settings)))
+
+
+def payload(offset):
+    return PAYLOAD_PREFIX + offset.to_bytes(8)
+
+
+class TestRecords:
+    def test_reads_see_the_last_write_and_survive_reopening(self, location):
+        adapter = SlateDBAdapter(location, id="1")
+        adapter.write({b"a": b"1", b"b": b"2", b"c": b"3"}, (), sync=False)
+        adapter.write({b"b": None}, [(b"c", b"d")], sync=True)
+        for _ in range(2):
+            assert adapter.get_many([b"a", b"b", b"c"]) == [b"1", None, None]
+            assert list(adapter.scan(b"a", b"z")) == [(b"a", b"1")]
+            adapter.close()
+            adapter = SlateDBAdapter(location, id="2")
+        adapter.close()
+
+    def test_scans_cross_the_pages_of_the_binding_in_both_directions(self, location, opened):
+        adapter = opened(location)
+        keys = [b"k%05d" % number for number in range(3000)]
+        adapter.write(dict.fromkeys(keys, b"v"), (), sync=True)
+        assert [key for key, _ in adapter.scan(b"k", b"l")] == keys
+        assert [key for key, _ in adapter.scan(b"k", b"l", reverse=True)] == keys[::-1]
+        assert len(adapter.values(keys[1], keys[-1])) == 2998
+
+    def test_a_range_of_payloads_is_removed(self, location, opened):
+        adapter = opened(location)
+        adapter.write({payload(n): b"p" for n in range(10)}, (), sync=True)
+        adapter.write({payload(9): b"new"}, [(payload(2), payload(10))], sync=True)
+        kept = [(payload(0), b"p"), (payload(1), b"p"), (payload(9), b"new")]
+        assert list(adapter.scan(payload(0), payload(99))) == kept
+        assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
+
+    def test_recent_records_forget_the_oldest(self):
+        recent = RecentRecords(520)
+        recent.update({b"a": b"1", b"b": None})
+        assert recent.get(b"a") == b"1"
+        assert recent.get(b"b") is None
+        recent.update({b"a": b"2", b"c": bytes(200)})
+        assert recent.get(b"b") is UNKNOWN
+        assert recent.get(b"a") == b"2"
+
+
+class TestWriters:
+    def test_a_second_writer_fences_the_first(self, location, opened):
+        lost = threading.Event()
+        first = opened(location, on_lost=lost.set)
+        first.write({b"a": b"1"}, (), sync=True)
+        first.check()
+        second = opened(location, take_over=True)
+        with pytest.raises(NotWriter):
+            first.write({b"a": b"2"}, (), sync=True)
+        assert lost.is_set()
+        with pytest.raises(NotWriter):
+            first.check()
+        assert second.get(b"a") == b"1"
+
+    def test_an_idle_writer_notices_that_it_is_fenced(self, location, opened):
+        lost = threading.Event()
+        opened(replace(location, lease_ms=500), on_lost=lost.set)
+        opened(location, take_over=True)
+        assert lost.wait(60)
+
+    def test_a_writer_that_could_not_commit_for_a_lease_does_not_answer(
+        self, location, opened, monkeypatch
+    ):
+        adapter = opened(location)
+        adapter.check()
+        later = adapter._valid_until + 1
+        monkeypatch.setattr("time.monotonic", lambda: later)
+        with pytest.raises(NotWriter, match="600 s"):
+            adapter.check()
+
+    def test_a_store_with_a_live_writer_is_locked(self, location, opened):
+        short = replace(location, lease_ms=600)
+        opened(short, url="http://one:8080")
+        with pytest.raises(StoreLocked, match="http://one:8080"):
+            SlateDBAdapter(short, id="other")
+
+    def test_a_released_store_opens_again_at_once(self, location, opened):
+        SlateDBAdapter(location, id="1").close()
+        opened(location)
+
+    def test_a_silent_writer_is_replaced(self, location, opened):
+        first = opened(location)
+        # As a writer that stopped: it neither renews nor releases its record.
+        stopped = replace(first._record, host="elsewhere", lease_ms=1)
+        first.write({WRITER_KEY: encode_writer(stopped)}, (), sync=True)
+        opened(location)
+
+    def test_the_writer_is_known_without_touching_it(self, location, opened):
+        watch = Watch(location)
+        assert watch.writer() is None
+        opened(location, url="http://one:8080")
+        found = watch.writer()
+        watch.close()
+        assert found is not None
+        assert found.url == "http://one:8080"
+        assert not found.is_gone
+
+
+class TestObjectStore:
+    def test_a_bucket_that_ignores_conditions_is_refused(self, proxy):
+        proxy.without_conditions = True
+        with pytest.raises(StoreUnavailable, match="conditional"):
+            SlateDBAdapter(on_s3(proxy), id="1")
+
+    def test_a_missing_bucket_is_named(self, proxy):
+        location = replace(
+            on_s3(proxy),
+            bucket="missing",
+            config=(
+                *(pair for pair in on_s3(proxy).config if pair[0] != "bucket"),
+                ("bucket", "missing"),
+            ),
+        )
+        with pytest.raises(StoreUnavailable, match="does not exist"):
+            SlateDBAdapter(location, id="1")
+
+    @pytest.mark.parametrize(
+        "status, expected, text",
+        [
+            (403, StoreUnavailable, "credentials"),
+            (507, StoreFull, "full"),
+            (503, StoreBusy, "limits requests"),
+        ],
+    )
+    def test_refusals_are_typed_and_come_in_time(self, proxy, status, expected, text):
+        proxy.fault = lambda method, path: status
+        with pytest.raises(expected, match=text):
+            SlateDBAdapter(on_s3(proxy, timeout_ms=60_000), id="1")
+
+    def test_a_dropped_reply_neither_loses_nor_repeats_a_commit(self, proxy, opened):
+        adapter = opened(on_s3(proxy))
+        dropped: list[str] = []
+
+        def drop_one(method, path):
+            if method == "PUT" and "/wal/" in path and not dropped:
+                dropped.append(path)
+                return FaultProxy.DROP
+            return None
+
+        proxy.fault = drop_one
+        adapter.write({b"a": b"1"}, (), sync=True)
+        adapter.write({b"b": b"2"}, (), sync=True)
+        assert dropped
+        assert list(adapter.scan(b"a", b"c")) == [(b"a", b"1"), (b"b", b"2")]
+
+    def test_a_commit_that_hangs_fails_in_time(self, proxy, opened):
+        adapter = opened(on_s3(proxy, timeout_ms=500))
+        hung = threading.Event()
+        proxy.fault = lambda method, path: hung.wait(60) and None
+        with pytest.raises(OSError, match="did not answer"):
+            adapter.write({b"a": b"1"}, (), sync=True)
+        hung.set()
