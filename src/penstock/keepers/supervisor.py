@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker import BrokerOptions
-from penstock.errors import StoreClosed
+from penstock.errors import NotWriter, StoreClosed
 from penstock.keepers.catch_up import CatchUp
 from penstock.keepers.keeper import Keeper
 from penstock.keepers.sweep import Sweep
@@ -25,6 +25,8 @@ __all__ = ["Keepers"]
 
 #: The pause after the first of several failures. Most transient errors pass within a second.
 FIRST_BACKOFF_MS: Final = 1_000
+#: The pause while another server writes, and does the keepers' work.
+STANDBY_MS: Final = 1000
 #: The longest pause: a repair by an operator takes effect within a minute.
 MAX_BACKOFF_MS: Final = 60_000
 #: More doublings than needed to reach the longest pause.
@@ -150,6 +152,9 @@ class _Duty:
             done = await self.keeper.run()
         except StoreClosed:
             raise
+        except NotWriter:
+            self._over(0)
+            return STANDBY_MS
         except Exception as error:  # noqa: BLE001  (the duty survives any error)
             self._over(0)
             return self._failed(error)

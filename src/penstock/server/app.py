@@ -57,6 +57,8 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
 _EMPTY: Final = Empty()
 #: Accept headers that are answered with MessagePack or JSON without parsing them.
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
+#: On replies of a server that stands by: the URL of the writer.
+STANDBY: Final = b"penstock-standby"
 _ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
 
 
@@ -90,6 +92,9 @@ class Application:
             verb = route.verb
             if route.claims and self._browsers is not None:
                 self._browsers.check_claim(headers)
+            role = self.service.broker.engine.role
+            if role.is_standby:
+                send = _marked(send, role.writer or "unknown")
             reply = await self._answer(scope, route, parameters, headers, receive, request_id, hold)
             if isinstance(reply, Streamed):
                 await self._stream(send, reply, request_id, hold)
@@ -226,3 +231,14 @@ def _wants_msgpack(accept: bytes, route: AnyRoute) -> bool:
     if own and any(kind in own or kind.endswith("/*") for kind in kinds):
         return False
     raise NotAcceptable(f"No reply type matches {accept[:200]!r}.", field="Accept")
+
+
+def _marked(send: Send, writer: str) -> Send:
+    """Mark every reply of a server that stands by, since what it read may lag."""
+
+    async def send_marked(event: MutableMapping[str, Any]) -> None:
+        if event["type"] == "http.response.start":
+            event["headers"] = [*event["headers"], (STANDBY, writer.encode())]
+        await send(event)
+
+    return send_marked

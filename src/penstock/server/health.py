@@ -23,6 +23,10 @@ class Health(Struct, frozen=True):
 
     status: str
     version: str
+    role: str = "writer"
+    """``writer``, or ``standby`` while another server writes to the store."""
+    writer: str | None = None
+    """The URL of the server that writes, if several servers share the store."""
 
 
 class Front(Struct, frozen=True):
@@ -35,7 +39,8 @@ class Front(Struct, frozen=True):
 
 async def healthz(call: Call, query: Empty, body: Empty) -> Health:  # noqa: ARG001
     """The process is alive, whether or not the store is."""
-    return Health("ok", VERSION)
+    role = call.broker.engine.role
+    return Health("ok", VERSION, role.name, role.writer)
 
 
 async def readyz(call: Call, query: Empty, body: Empty) -> Health:  # noqa: ARG001

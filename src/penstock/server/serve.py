@@ -97,12 +97,16 @@ async def _open_and_serve(
     announce: Callable[[Serving], None],
 ) -> None:
     metrics = Metrics()
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "http" if tls is None else "https"
+    url = f"{scheme}://{host}:{listener.getsockname()[1]}"
     options = BrokerOptions(
         engine=EngineOptions(
             limits=settings.limits,
             auto_create=settings.auto_create,
             archive=settings.archive,
             default_policy=settings.queue_defaults,
+            server_url=settings.advertised_url or url,
         ),
         require_topics=settings.require_topics,
         routing=settings.routing,
@@ -127,9 +131,7 @@ async def _open_and_serve(
             ),
             None if tls is None else tls_context(tls),
         )
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        port = listener.getsockname()[1]
-        serving = Serving(f"{server.scheme}://{host}:{port}", broker, service, server)
+        serving = Serving(url, broker, service, server)
         with uncollected():
             await _serve(server, serving, settings, announce)
 

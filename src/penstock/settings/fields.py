@@ -77,6 +77,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             file=True,
         ),
     ] = "rocksdb:penstock-data"
+    advertised_url: Annotated[
+        str | None,
+        _about(
+            "Where callers reach this server, if several servers share a store on an object "
+            "store. By default the address that it listens on."
+        ),
+    ] = None
     log_retention_s: Annotated[
         int,
         Meta(ge=0, le=MAX_TIME_MS // 1000),

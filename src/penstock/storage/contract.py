@@ -61,7 +61,7 @@ from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicP
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
 from penstock.storage.document_verbs import Documents
-from penstock.storage.engine_options import Capabilities, EngineOptions
+from penstock.storage.engine_options import Capabilities, EngineOptions, Role
 from penstock.storage.listener import Listener
 from penstock.storage.randomness import (
     Jitter,
@@ -81,6 +81,7 @@ __all__ = [
     "Jitter",
     "Outgoing",
     "RandomBytes",
+    "Role",
     "full_jitter",
     "random_bytes",
     "random_token",
@@ -95,6 +96,8 @@ class Engine(BulkReading, Documents, ABC):
     """The engine's clock. Use it for every time that is compared with the engine's."""
     listener: Listener = Listener()
     """Receives the engine's notifications. There is one listener."""
+    role: Role = Role()
+    """Whether this process writes; changes when it takes over or is replaced."""
 
     @cached_property
     def turns(self) -> Turns:

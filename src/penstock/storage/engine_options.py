@@ -18,7 +18,7 @@ from penstock.storage.randomness import (
     random_token,
 )
 
-__all__ = ["Capabilities", "EngineOptions"]
+__all__ = ["Capabilities", "EngineOptions", "Role"]
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -36,8 +36,25 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     default_policy: QueuePolicy = QueuePolicy()
     """Of queues that a publish creates, and of fields that a caller does not set. Its filter is not
     used."""
+    server_url: str | None = None
+    """Where callers reach this server. Servers with a store on an object store stand by for each
+    other; a program without a server does not open a store that another process writes."""
     archive: bool = False
     """Retention waits for ``archived``: an entry goes only after its copy is verified (A1)."""
+
+
+class Role(Struct, frozen=True):
+    """What a server does with a store that several servers open."""
+
+    name: str = "writer"
+    """``writer``, or ``standby`` while another server writes."""
+    writer: str | None = None
+    """The URL of the server that writes, if it is known."""
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether another server writes."""
+        return self.name == "standby"
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from penstock.errors import (
     BadFilter,
     BadReply,
     Busy,
+    NotWriter,
     PenstockError,
     QueueFull,
     SchemaViolation,
@@ -51,6 +52,8 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     """The index in its batch of the message that broke a schema."""
     queue: str | None = None
     retry_after_ms: int | None = None
+    writer: str | None = None
+    """The URL of the server that writes to the store."""
     request_id: str | None = None
     outcomes: tuple[Outcome, ...] | UnsetType = UNSET
     """The outcomes of a settle that had no effect."""
@@ -79,14 +82,17 @@ def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
         end=error.end if isinstance(error, BadFilter) else None,
         index=error.index if isinstance(error, SchemaViolation) else None,
         queue=error.queue if isinstance(error, QueueFull) else None,
-        retry_after_ms=error.retry_after_ms if isinstance(error, QueueFull | Busy) else None,
+        retry_after_ms=(
+            error.retry_after_ms if isinstance(error, QueueFull | Busy | NotWriter) else None
+        ),
+        writer=error.writer if isinstance(error, NotWriter) else None,
         request_id=request_id,
     )
 
 
 def retry_after_s(error: PenstockError) -> int | None:
     """Whole seconds for the Retry-After header, or None if a retry is useless."""
-    if isinstance(error, QueueFull | Busy):
+    if isinstance(error, QueueFull | Busy | NotWriter):
         return max(1, -(-error.retry_after_ms // 1000))
     return 1 if error.retryable or error.status == 503 else None
 
@@ -123,6 +129,14 @@ def to_error(problem: Problem) -> PenstockError:
     if kind is SchemaViolation:
         return SchemaViolation(
             problem.detail, index=problem.index, field=problem.field, limit=problem.limit
+        )
+    if kind is NotWriter:
+        return NotWriter(
+            problem.detail,
+            field=problem.field,
+            limit=problem.limit,
+            writer=problem.writer,
+            retry_after_ms=problem.retry_after_ms or _RETRY_AFTER_MS,
         )
     if issubclass(kind, Busy):
         return kind(

@@ -84,11 +84,11 @@ class Committer:
 
     def check(self) -> None:
         """Raise if changes could not be committed."""
+        self._adapter.check()
         if self._failure is not None:
             raise type(self._failure)(self._failure.detail) from self._failure
         if self._closed:
             raise StoreClosed("The store is closed.")
-        self._adapter.check()
 
     def poison(self, error: BaseException) -> None:
         """Fail permanently: a verb stopped half way, so the stage must never be committed (S3)."""

@@ -168,6 +168,10 @@ class KeyValueEngine(
     def listener(self, listener: Listener) -> None:
         self._core.notifier.listener = listener
 
+    def check(self) -> None:
+        """Raise the error that verbs raise, if the store can no longer be written."""
+        self._committer.check()
+
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -175,7 +179,11 @@ class KeyValueEngine(
                 await self._abandoned.close()
                 await self._committer.close()
             finally:
-                self._core.adapter.close()
+                adapter = self._core.adapter
+                if adapter.durability == "object":
+                    await asyncio.to_thread(adapter.close)  # Requests may take seconds.
+                else:
+                    adapter.close()
 
     # -- queues and topics -------------------------------------------------------------
 

@@ -30,7 +30,11 @@ from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_conditional_put
-from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error, writing_error
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import (
+    is_fenced,
+    store_error,
+    writing_error,
+)
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
 from penstock.storage.keyvalue.adapters.slatedb.object_store import (
     build_store,
@@ -154,10 +158,9 @@ class SlateDBAdapter(Reads):
                     wait(self._db.flush_with_options(_WAL), self._timeout_s)
                     self._valid_until = began + self._lease_s
             except (uniffi.Error, TimeoutError) as error:
-                typed = writing_error(self.name_of_store, error)
-                if isinstance(typed, NotWriter):
-                    self._lose(typed)
-                raise typed from error
+                if is_fenced(error):
+                    self._lose(NotWriter(f"Another server writes to {self.name_of_store} now."))
+                raise writing_error(self.name_of_store, error) from error
         self._commits += sync
         if self._is_table_due():
             self._wake.set()
@@ -194,10 +197,10 @@ class SlateDBAdapter(Reads):
 
     def _run(self) -> None:
         pause = self._lease_s / RENEWALS_PER_LEASE
-        while not self._closing:
+        while self._lost is None:
             self._wake.wait(pause)
             self._wake.clear()
-            if self._closing or self._lost is not None:
+            if self._closing:
                 return
             try:
                 if time.monotonic() - self._renewed_at >= pause * 0.9:
@@ -205,8 +208,6 @@ class SlateDBAdapter(Reads):
                 if self._is_table_due():
                     self._commits, self._table_at = 0, time.monotonic()
                     wait(self._db.flush_with_options(_MEMTABLE), self._timeout_s)
-            except NotWriter:
-                return
             except (uniffi.Error, OSError) as error:
                 # The next commit reports it; ``check`` refuses verbs until one succeeds.
                 _log.warning("%s: %s", self.name_of_store, error)
@@ -221,7 +222,7 @@ class SlateDBAdapter(Reads):
 
     def place(self) -> str:
         if self.location.is_remote:
-            return f"bucket={self.location.kind}:{self.location.bucket} path={self._quoted_path}"
+            return self.remote_place
         return read_place(Path(self.location.path))
 
     def space(self) -> tuple[int, int] | None:
@@ -242,7 +243,7 @@ class SlateDBAdapter(Reads):
                 released = replace(self._record, released=True)
                 self.write({WRITER_KEY: encode_writer(released)}, (), sync=True)
             wait(self._db.shutdown(), self._timeout_s)
-        except (uniffi.Error, TimeoutError, OSError, NotWriter) as error:
+        except (uniffi.Error, TimeoutError, OSError) as error:
             if self._lost is None:
                 _log.warning("%s was not closed cleanly: %s", self.name_of_store, error)
 

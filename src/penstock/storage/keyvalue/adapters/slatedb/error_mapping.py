@@ -96,10 +96,11 @@ def store_error(name: str, error: BaseException) -> StoreError:
     return StoreUnavailable(f"The store {name} cannot be used: {detail}.", field="url")
 
 
-def writing_error(name: str, error: BaseException) -> Exception:
-    """The error of a commit: ``NotWriter``, or an ``OSError``, whose outcome is unknown."""
+def writing_error(name: str, error: BaseException) -> OSError:
+    """The error of a commit, whose outcome is unknown.
+
+    That includes a fenced one: its object may have been stored before a reply was lost.
+    """
     typed = store_error(name, error)
-    if isinstance(typed, NotWriter):
-        return typed
     full = isinstance(typed, StoreFull)
     return OSError(errno.ENOSPC if full else errno.EIO, typed.detail)

@@ -47,7 +47,7 @@ class Reads:
     def __init__(self, location: Location) -> None:
         self.location = location
         self.name_of_store = location.name
-        self._quoted_path = quote(location.path)
+        self.remote_place = f"bucket={location.kind}:{location.bucket} path={quote(location.path)}"
         self._read_s = location.timeout_ms / 1000
 
     def get(self, key: bytes) -> bytes | None:

@@ -97,7 +97,7 @@ class TestWriters:
         first.write({b"a": b"1"}, (), sync=True)
         first.check()
         second = opened(location, take_over=True)
-        with pytest.raises(NotWriter):
+        with pytest.raises(OSError, match="Another server"):
             first.write({b"a": b"2"}, (), sync=True)
         assert lost.is_set()
         with pytest.raises(NotWriter):
