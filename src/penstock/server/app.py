@@ -43,6 +43,7 @@ from penstock.server.replies import (
 from penstock.server.request_parsing import Disconnected, Incomplete, Receive, read_query
 from penstock.server.routing import AnyRoute, Empty, Routes
 from penstock.server.service import Service
+from penstock.storage.engine_options import not_writer
 from penstock.telemetry import current_request_id, current_tenant
 from penstock.wire.codecs import MSGPACK_ALIASES, encode_json, media_type
 
@@ -59,6 +60,7 @@ _EMPTY: Final = Empty()
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
 #: On replies of a server that stands by: the URL of the writer.
 STANDBY: Final = b"penstock-standby"
+_READING: Final = frozenset({"GET", "HEAD"})
 _ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
 
 
@@ -95,6 +97,9 @@ class Application:
             role = self.service.broker.engine.role
             if role.is_standby:
                 send = _marked(send, role.writer or "unknown")
+                if scope["method"] not in _READING:
+                    # Before a handler looks at lagging state: it would refuse a new queue.
+                    raise not_writer(role)
             reply = await self._answer(scope, route, parameters, headers, receive, request_id, hold)
             if isinstance(reply, Streamed):
                 await self._stream(send, reply, request_id, hold)

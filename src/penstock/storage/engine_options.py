@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from penstock.errors import NotWriter
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.limits import Limits
 from penstock.model.message import Durability
@@ -18,7 +19,7 @@ from penstock.storage.randomness import (
     random_token,
 )
 
-__all__ = ["Capabilities", "EngineOptions", "Role"]
+__all__ = ["Capabilities", "EngineOptions", "Role", "not_writer"]
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,12 @@ class Role(Struct, frozen=True):
     def is_standby(self) -> bool:
         """Whether another server writes."""
         return self.name == "standby"
+
+
+def not_writer(role: Role) -> NotWriter:
+    """The refusal of a server that stands by."""
+    where = f" {role.writer} writes to it." if role.writer else ""
+    return NotWriter(f"This server stands by for the store.{where}", writer=role.writer)
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

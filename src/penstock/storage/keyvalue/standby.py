@@ -17,10 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.errors import NotWriter, PenstockError, StoreClosed, StoreError
+from penstock.errors import PenstockError, StoreClosed, StoreError
 from penstock.storage.contract import Capabilities, Engine, EngineOptions
-from penstock.storage.engine_options import Role
+from penstock.storage.engine_options import Role, not_writer
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
+from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_bucket
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
 from penstock.storage.keyvalue.adapters.slatedb.reader import SlateDBReader
 from penstock.storage.keyvalue.adapters.slatedb.watching import POLL_S, Watch
@@ -150,6 +151,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
     async def open(cls, location: Location, options: EngineOptions, url: str) -> FailoverEngine:
         """Open as the writer if there is none, and stand by otherwise."""
         self = cls(location, options, url)
+        await asyncio.to_thread(check_bucket, location, options.random(8).hex())
         if await self._is_vacant():
             await self._take_over()
         self._task = self._loop.create_task(self._run(), name="penstock-failover")
@@ -187,9 +189,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             return self._writer
         if verb in _READING:
             return await self._fresh_view()
-        writer = self.role.writer
-        where = f" {writer} writes to it." if writer else ""
-        raise NotWriter(f"This server stands by for the store.{where}", writer=writer)
+        raise not_writer(self.role)
 
     async def close(self) -> None:
         if self._is_closed:

@@ -56,10 +56,10 @@ from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
 __all__ = ["SlateDBAdapter"]
 
 _CACHE_BYTES: Final = 64 * 1024 * 1024
-#: After this many commits the memtable becomes a table, but not more often than every few seconds:
-#: on a local disk commits are quick, and so is their replay.
+#: After this many commits the memtable becomes a table, but on a local disk not more often than
+#: every few seconds: commits are quick there, and so is their replay.
 _COMMITS_PER_TABLE: Final = 256
-_TABLE_EVERY_S: Final = 10.0
+_LOCAL_TABLE_EVERY_S: Final = 10.0
 #: Keys of a removed range that are read at a time.
 _REMOVED_AT_ONCE: Final = 1024
 _OFFSET_BYTES: Final = 8
@@ -102,6 +102,7 @@ class SlateDBAdapter(Reads):
         self._recent = RecentRecords(_CACHE_BYTES)
         self._lost: NotWriter | None = None
         self._commits = 0
+        self._table_every_s = 0.0 if location.is_remote else _LOCAL_TABLE_EVERY_S
         self._renewed_at = self._table_at = time.monotonic()
         self._valid_until = 0.0
         self._writing = threading.Lock()
@@ -215,7 +216,7 @@ class SlateDBAdapter(Reads):
     def _is_table_due(self) -> bool:
         return (
             self._commits >= _COMMITS_PER_TABLE
-            and time.monotonic() - self._table_at >= _TABLE_EVERY_S
+            and time.monotonic() - self._table_at >= self._table_every_s
         )
 
     # -- the store ---------------------------------------------------------------------

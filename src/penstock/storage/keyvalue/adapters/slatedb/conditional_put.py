@@ -11,11 +11,11 @@ from typing import Any
 
 from penstock.errors import StoreUnavailable
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
-from penstock.storage.keyvalue.adapters.slatedb.error_mapping import is_fenced
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import is_fenced, store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
-from penstock.storage.keyvalue.adapters.slatedb.object_store import open_writer
+from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_writer
 
-__all__ = ["check_conditional_put"]
+__all__ = ["check_bucket", "check_conditional_put"]
 
 _checked: set[tuple[object, ...]] = set()
 #: The scratch store has no background work.
@@ -24,6 +24,15 @@ _QUIET = {
     "garbage_collector_options": None,
     "manifest_poll_interval": "3600s",
 }
+
+
+def check_bucket(location: Location, id: str) -> None:
+    """As ``check_conditional_put``, for a server that may have to take over in a hurry."""
+    try:
+        if location.is_remote:
+            check_conditional_put(location, build_store(location), id)
+    except (uniffi.Error, TimeoutError) as error:
+        raise store_error(location.name, error) from error
 
 
 def check_conditional_put(location: Location, store: Any, id: str) -> None:

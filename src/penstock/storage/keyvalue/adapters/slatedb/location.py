@@ -49,7 +49,7 @@ class Location(Struct, frozen=True, kw_only=True):
     """What the object store is built with, credentials included."""
     commit_interval_ms: int = 0
     """The least time between two commits: each is one PUT, which costs money."""
-    lease_ms: int = 3000
+    lease_ms: int = 2000
     """How long the writer may be silent before another server takes over."""
     timeout_ms: int = 10_000
     """How long a commit may take before it fails."""
