@@ -13,9 +13,11 @@ times of taking over are printed.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import statistics
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -39,7 +41,7 @@ from tests.judging import judge, scan
 from tests.object_stores import s3_endpoint, s3_url
 from tests.recording import QUEUE, Consumer, Doors, History, Producer
 from tests.service.nursery import Nursery
-from tests.service.serving import unused_port
+from tests.service.serving import PENSTOCK, surroundings, unused_port
 
 FAILOVERS = int(os.environ.get("PENSTOCK_TEST_FAILOVERS", "6"))
 SERVERS = 3
@@ -55,7 +57,7 @@ class Servers:
     """The servers, and which of them writes."""
 
     def __init__(self, store: str, nurseries: list[Nursery], stack: AsyncExitStack) -> None:
-        self._store = store
+        self.store = store
         self._nurseries = nurseries
         self._stack = stack
         self._ports = [unused_port() for _ in nurseries]
@@ -65,7 +67,7 @@ class Servers:
         return f"http://127.0.0.1:{self._ports[number]}"
 
     async def start(self, number: int) -> None:
-        flags = ("--store", self._store, "--port", str(self._ports[number]))
+        flags = ("--store", self.store, "--port", str(self._ports[number]))
         self.pids[number] = await self._nurseries[number].start(*flags)
         await self._nurseries[number].ready()
 
@@ -151,10 +153,32 @@ async def test_a_standby_reads_and_names_the_writer(servers: Servers) -> None:
         with pytest.raises(NotWriter) as error:
             await refused
         assert error.value.writer == servers.url(0)
+    await _check_commands(servers)
     # A client that knows all servers finds the writer.
     everywhere = await servers.client(1, 2, 0, options=ClientOptions())
     assert [item.payload for item in await everywhere.claim("q")] == [b"1"]
     assert await servers.stop() == [0, 0, 0]
+
+
+async def _check_commands(servers: Servers) -> None:
+    """``penstock status`` names the writer; a reader needs no server at all."""
+    urls = ",".join(servers.url(number) for number in range(SERVERS))
+    shown = json.loads(await _penstock("status", "--url", urls, "--json"))
+    assert [one["role"] for one in shown] == ["writer", "standby", "standby"]
+    assert {one["writer"] for one in shown} == {servers.url(0)}
+    reader = f"{servers.store}&reader=true"
+    entry = json.loads(await _penstock("tail", "--store", reader, "--payloads", "--json"))
+    assert entry["message"]["topic"] == "q"
+    assert '"id":0' in await _penstock("peek", "q", "--store", reader, "--json")
+
+
+async def _penstock(*args: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *PENSTOCK, *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=surroundings()
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return output.decode()
 
 
 async def test_a_paused_writer_does_not_answer_when_it_resumes(servers: Servers) -> None:

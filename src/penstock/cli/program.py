@@ -26,6 +26,7 @@ __all__ = ["main", "program"]
 #: Command to "module:name". A command is imported when it is run or listed.
 _COMMANDS: Final = {
     "serve": "penstock.cli.serve:serve",
+    "status": "penstock.cli.status:status",
     "publish": "penstock.cli.publish:publish",
     "consume": "penstock.cli.consume:consume",
     "queue": "penstock.cli.queue.commands:queue",

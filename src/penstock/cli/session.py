@@ -166,6 +166,8 @@ def find_target(*, store_only: bool = False) -> Target:
 def refuse_missing(target: Target) -> None:
     """Raise if the store does not exist: opening it would create it, and reading must not."""
     path = store_path(target)
+    if target.url is None and target.store.startswith("slatedb+file:///"):
+        path = Path(unquote(urlsplit(target.store).path))
     if path is not None and not path.exists():
         raise StoreUnavailable(f"There is no store at {target.store}.", field="store")
 

@@ -284,9 +284,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # -- client commands ---------------------------------------------------------------
 
-    url: Annotated[str, _about("The server that client commands talk to.", file=True)] = (
-        "http://127.0.0.1:8080"
-    )
+    url: Annotated[
+        str,
+        _about(
+            "The server that client commands talk to, or several of one store, with commas.",
+            file=True,
+        ),
+    ] = "http://127.0.0.1:8080"
     credential: Annotated[
         str | None, _about("The API key or token that client commands send.", secret=True)
     ] = None

@@ -253,6 +253,11 @@ def check_server_url(url: str) -> None:
 
 
 def _is_server(url: str) -> bool:
+    """Whether it is the URL of a server, or of several that share a store, with commas."""
+    return all(_is_one_server(part.strip()) for part in url.split(","))
+
+
+def _is_one_server(url: str) -> bool:
     try:
         parts = urlsplit(url)
         # Reading the port checks it.

@@ -45,9 +45,9 @@ async def open_slatedb(url: SplitResult, options: EngineOptions) -> Engine:
     )
 
     location = parse_location(url)
-    if options.server_url is not None:
+    if options.server_url is not None or location.reader:
         from penstock.storage.keyvalue.standby import FailoverEngine  # noqa: PLC0415
 
-        return await FailoverEngine.open(location, options, options.server_url)
+        return await FailoverEngine.open(location, options, options.server_url or "")
     adapter = await asyncio.to_thread(SlateDBAdapter, location, id=options.random(8).hex())
     return await KeyValueEngine.open(adapter, options)

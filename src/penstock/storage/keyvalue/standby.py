@@ -149,8 +149,14 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
 
     @classmethod
     async def open(cls, location: Location, options: EngineOptions, url: str) -> FailoverEngine:
-        """Open as the writer if there is none, and stand by otherwise."""
+        """Open as the writer if there is none, and stand by otherwise.
+
+        A reader does neither: it answers what a server that stands by does.
+        """
         self = cls(location, options, url)
+        if location.reader:
+            self._record = await asyncio.to_thread(self._watch.writer)
+            return self
         await asyncio.to_thread(check_bucket, location, options.random(8).hex())
         if await self._is_vacant():
             await self._take_over()

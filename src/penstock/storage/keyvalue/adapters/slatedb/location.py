@@ -56,6 +56,8 @@ class Location(Struct, frozen=True, kw_only=True):
     cache_path: str | None = None
     """A directory for a cache of objects."""
     cache_mib: int = 1024
+    reader: bool = False
+    """Only read, and never write or take over."""
 
     @property
     def is_remote(self) -> bool:
@@ -80,7 +82,7 @@ _NUMBERS: Final = {
     "timeout_ms": (500, 600_000),
     "cache_mib": (1, 1024 * 1024),
 }
-_TEXTS: Final = ("endpoint", "region", "profile", "cache_path")
+_TEXTS: Final = ("endpoint", "region", "profile", "cache_path", "reader")
 
 
 def parse_location(url: SplitResult) -> Location:
@@ -104,6 +106,7 @@ def parse_location(url: SplitResult) -> Location:
         path=path,
         config=tuple(_config(url, kind, settings).items()),
         cache_path=settings.get("cache_path"),
+        reader=_flag(url, "reader", settings),
         **numbers,
     )
 
@@ -126,6 +129,13 @@ def _number(url: SplitResult, name: str, settings: dict[str, str]) -> int:
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
         raise _bad(url, f"has {name}={text}, which is not a number from {low} to {high}")
     return int(text)
+
+
+def _flag(url: SplitResult, name: str, settings: dict[str, str]) -> bool:
+    text = settings.get(name, "false")
+    if text not in ("true", "false"):
+        raise _bad(url, f"has {name}={text}, which is not true or false")
+    return text == "true"
 
 
 def _config(url: SplitResult, kind: str, settings: dict[str, str]) -> dict[str, str]:
