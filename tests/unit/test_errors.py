@@ -137,6 +137,7 @@ def test_what_may_be_tried_again() -> None:
     assert {kind.__name__ for kind in CLASSES if kind.retryable} == {
         "Busy",
         "CommitFailed",
+        "NotWriter",
         "QueueChanged",
         "QueueFull",
         "ResultTimeout",

@@ -49,7 +49,7 @@ _COLUMNS: Final[tuple[Column[ServerStatus], ...]] = (
 def status() -> None:
     """Show the servers of the URL, and which of them writes.
 
-    Name several servers of one store, separated by commas. Exits with an error if none of them
+    Give several servers of one store, separated by commas. The exit code is 7 if none of them
     writes.
 
     \b

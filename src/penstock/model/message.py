@@ -34,8 +34,8 @@ Offset = NewType("Offset", int)
 #: string, int64, float64 or bool; check for bool before int where it matters.
 HeaderValue: TypeAlias = str | int | float | bool
 
-#: What a stored message survives: "fsync" power loss, "os" the end of the process, "memory"
-#: neither (the memory engine).
+#: What a stored message survives: "object" the loss of the machine (object stores), "fsync"
+#: power loss, "os" the end of the process, "memory" neither (the memory engine).
 Durability: TypeAlias = str
 
 NO_HEADERS: Final[dict[str, HeaderValue]] = {}

@@ -230,7 +230,7 @@ def _whole(body: bytes, limit: int) -> bytes:
 def _reply(call: Call, published: Published, durability: Durability) -> PublishReply:
     call.service.metrics.published(1)
     best = call.broker.engine.capabilities.durability
-    return PublishReply((published,), best if best == "memory" else durability)
+    return PublishReply((published,), durability if best == "fsync" else best)
 
 
 def _message_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, HeaderValue]:

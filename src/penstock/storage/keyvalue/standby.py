@@ -24,7 +24,7 @@ from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
 from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_bucket
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
 from penstock.storage.keyvalue.adapters.slatedb.reader import SlateDBReader
-from penstock.storage.keyvalue.adapters.slatedb.watching import POLL_S, Watch
+from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.listener import Listener
@@ -225,7 +225,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             except PenstockError as error:
                 _log.warning("The store cannot be watched or opened: %s", error.detail)
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(self._watch.poll_s):
                     await self._lost.wait()
                 self._lost.clear()
                 if self._writer is not None and not self._is_closed:

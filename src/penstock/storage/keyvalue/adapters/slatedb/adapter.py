@@ -127,6 +127,17 @@ class SlateDBAdapter(Reads):
         value = self._recent.get(key)
         return super().get(key) if value is UNKNOWN else value  # type: ignore[return-value]
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = [self._recent.get(key) for key in keys]
+        unknown = [key for key, value in zip(keys, values, strict=True) if value is UNKNOWN]
+        if not unknown:
+            return values  # type: ignore[return-value]
+        found = dict(zip(unknown, super().get_many(unknown), strict=True))
+        return [
+            found[key] if value is UNKNOWN else value  # type: ignore[misc]
+            for key, value in zip(keys, values, strict=True)
+        ]
+
     def check(self) -> None:
         """Raise ``NotWriter`` if another server may be writing by now."""
         if self._lost:

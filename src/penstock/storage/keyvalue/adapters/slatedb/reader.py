@@ -24,7 +24,7 @@ __all__ = ["SlateDBReader"]
 
 
 class SlateDBReader(Reads):
-    """An ordered map of bytes to bytes in SlateDB, as it was when the reader was opened."""
+    """An ordered map of bytes to bytes in SlateDB, frozen when the reader is opened."""
 
     persistent = True
     inline = False

@@ -17,6 +17,9 @@ _READ_AHEAD_BYTES: Final = 1024 * 1024
 #: Rows per call of the binding: few at first, because many scans need one pair only.
 _FIRST_ROWS: Final = 8
 _MOST_ROWS: Final = 512
+#: A scan takes 50 µs and 2 µs per row, a get 14 µs.
+_SCANNED_KEYS: Final = 8
+_NUMBER_BYTES: Final = 8
 
 
 def _scan_options(*, reverse: bool, caching: bool) -> Any:
@@ -35,6 +38,17 @@ _FORWARD: Final = _scan_options(reverse=False, caching=True)
 _REVERSE: Final = _scan_options(reverse=True, caching=True)
 #: A bulk read must not evict blocks that claims read again.
 _BULK: Final = _scan_options(reverse=False, caching=False)
+
+
+def _are_dense(keys: Sequence[bytes]) -> bool:
+    """Whether the keys are numbers in a row, such as offsets, which a scan reads faster."""
+    if len(keys) < _SCANNED_KEYS:
+        return False
+    low, high = min(keys), max(keys)
+    if len(low) != len(high) or low[:-_NUMBER_BYTES] != high[:-_NUMBER_BYTES]:
+        return False
+    span = int.from_bytes(high[-_NUMBER_BYTES:]) - int.from_bytes(low[-_NUMBER_BYTES:])
+    return span < 2 * len(keys)
 
 
 class Reads:
@@ -58,7 +72,11 @@ class Reads:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(key) for key in keys]
+        if not _are_dense(keys):
+            return [self.get(key) for key in keys]
+        low, high = min(keys), max(keys)
+        found = dict(self._rows(low, high + b"\x00", _FORWARD, _MOST_ROWS))
+        return [found.get(key) for key in keys]
 
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False

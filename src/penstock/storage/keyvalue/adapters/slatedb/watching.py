@@ -13,10 +13,10 @@ from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store,
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord, decode_writer
 from penstock.storage.keyvalue.keys import WRITER_KEY
 
-__all__ = ["POLL_S", "Watch"]
+__all__ = ["Watch"]
 
-#: How often the reader looks for a change: a LIST and a GET on an object store.
-POLL_S: Final = 0.25
+#: A poll takes ten GET and HEAD requests.
+_POLLS_PER_LEASE: Final = 4
 _NO_STORE: Final = "failed to find latest transactional object"
 
 
@@ -26,6 +26,8 @@ class Watch:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._reader: Any = None
+        self.poll_s = location.lease_ms / 1000 / _POLLS_PER_LEASE
+        """How often the record is read."""
 
     def writer(self) -> WriterRecord | None:
         """The record as of the last poll; None if the store does not exist yet."""
@@ -34,7 +36,7 @@ class Watch:
                 if not self._location.is_remote and not Path(self._location.path).exists():
                     return None
                 store = build_store(self._location)
-                self._reader = open_reader(self._location, store, int(POLL_S * 1000))
+                self._reader = open_reader(self._location, store, int(self.poll_s * 1000))
             reading = self._reader.get(WRITER_KEY)
             value: bytes | None = wait(reading, self._location.timeout_ms / 1000)
         except uniffi.Error as error:
@@ -50,7 +52,7 @@ class Watch:
         first = self.writer()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            time.sleep(POLL_S)
+            time.sleep(self.poll_s)
             record = self.writer()
             if record is None or record.is_gone:
                 return True

@@ -4,7 +4,7 @@ The writer renews the record at least every third of its lease, with a commit of
 no other. A process that wants to write first watches the record: if the record does not change for
 a whole lease, on the watcher's own clock, the writer is gone, and opening the store fences it.
 Fencing keeps the store correct in any case; the record keeps two servers from taking it from each
-other, and tells callers where the writer is.
+other, and has the URL of the writer for callers.
 """
 
 from __future__ import annotations

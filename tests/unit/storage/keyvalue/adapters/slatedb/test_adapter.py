@@ -80,6 +80,18 @@ class TestRecords:
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
 
+    @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
+    def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
+        self, location, opened, recent_bytes
+    ):
+        adapter = opened(location)
+        adapter._recent._max_bytes = recent_bytes
+        adapter.write({payload(n): b"%d" % n for n in range(40) if n % 7}, (), sync=True)
+        for step in (1, 2, 3, 30):
+            keys = [payload(n) for n in range(0, 40, step)][::-1]
+            expected = [b"%d" % n if n % 7 else None for n in range(0, 40, step)][::-1]
+            assert adapter.get_many(keys) == expected
+
     def test_recent_records_forget_the_oldest(self):
         recent = RecentRecords(520)
         recent.update({b"a": b"1", b"b": None})
