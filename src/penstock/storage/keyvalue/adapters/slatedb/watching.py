@@ -17,6 +17,7 @@ __all__ = ["Watch"]
 
 #: A poll takes ten GET and HEAD requests.
 _POLLS_PER_LEASE: Final = 4
+_MAX_POLL_S: Final = 5.0
 _NO_STORE: Final = "failed to find latest transactional object"
 
 
@@ -26,7 +27,7 @@ class Watch:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._reader: Any = None
-        self.poll_s = location.lease_ms / 1000 / _POLLS_PER_LEASE
+        self.poll_s = min(location.lease_ms / 1000 / _POLLS_PER_LEASE, _MAX_POLL_S)
         """How often the record is read."""
 
     def writer(self) -> WriterRecord | None:
@@ -51,8 +52,8 @@ class Watch:
         """Whether the writer is gone or does not renew its record for ``seconds``."""
         first = self.writer()
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(self.poll_s)
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, self.poll_s))
             record = self.writer()
             if record is None or record.is_gone:
                 return True
