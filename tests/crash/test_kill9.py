@@ -70,8 +70,9 @@ class LaterClock(SystemClock):
 class Nursery:
     """The process that forks children, and the history they leave."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = str(folder / "store")
+    def __init__(self, folder: Path, scheme: str) -> None:
+        self.folder = folder
+        self.store = workload.store_url(str(folder / "store"), scheme)
         self.history: list[bytes] = []
         self._torn = b""
         self._events, self._writer = os.pipe()
@@ -160,12 +161,15 @@ class Nursery:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 2 * KILLS)
-async def test_nothing_that_was_acknowledged_is_lost_or_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme, kills", [("rocksdb", KILLS), ("slatedb+file", KILLS // 8)])
+async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
+    tmp_path: Path, scheme: str, kills: int
+) -> None:
     seed = int(os.environ.get("PENSTOCK_KILL_SEED", int.from_bytes(os.urandom(4))))
     print(f"PENSTOCK_KILL_SEED={seed} PENSTOCK_KILLS={KILLS}")
     random = Random(seed)
-    with Nursery(tmp_path) as nursery:
-        for run in range(1, KILLS + 1):
+    with Nursery(tmp_path, scheme) as nursery:
+        for run in range(1, kills + 1):
             # The first run makes the queue; every later one may die before it does anything.
             shortest = 1 if run == 1 else 0
             lifetime = random.randint(shortest, random.choice((5, 40, MAX_EVENTS)))
@@ -181,18 +185,18 @@ async def test_nothing_that_was_acknowledged_is_lost_or_repeated(tmp_path: Path)
         print(violation)
     print(summary(events))
     assert not violations
-    if KILLS >= 200:
+    if kills >= 200:
         # A history in which nothing went wrong would prove nothing.
         assert min(summary(events).values()) > 0
 
 
 async def scan_and_drain(nursery: Nursery) -> None:
     """Open the store once more, look at all of it, and consume what is left."""
-    path = Path(nursery.store).with_name("last.jsonl")
+    path = nursery.folder / "last.jsonl"
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     recorder = Recorder(descriptor, KILLS + 1)
     options = EngineOptions(clock=LaterClock())
-    engine = await open_engine(workload.store_url(nursery.store), options)
+    engine = await open_engine(nursery.store, options)
     try:
         await scan(engine, recorder, 1, drained=False)
         client = workload.Client(engine, recorder, options)

@@ -66,8 +66,8 @@ IDLE_S = 0.002
 VERBS = {Ack: "ack", Nack: "nack", Reject: "reject", Release: "release", Extend: "extend"}
 
 
-def store_url(path: str) -> str:
-    return f"rocksdb://{quote(path)}"
+def store_url(path: str, scheme: str = "rocksdb") -> str:
+    return f"{scheme}://{quote(path)}"
 
 
 def batch(name: str) -> list[NewMessage]:
@@ -233,10 +233,10 @@ def _verb(random: Random, receipt: Receipt) -> Settlement | None:
 
 
 async def work(
-    path: str, events: int, run: int, seed: int, retry: list[str], old: list[str]
+    url: str, events: int, run: int, seed: int, retry: list[str], old: list[str]
 ) -> None:
     options = EngineOptions()
-    engine = await open_engine(store_url(path), options)
+    engine = await open_engine(url, options)
     if run == 1:
         await engine.put_queue(TENANT, QUEUE, POLICY, Start())
     client = Client(engine, Recorder(events, run), options)
@@ -252,14 +252,14 @@ async def work(
             group.create_task(consume(client, Random(f"{seed}/{name}"), name, receipts))
 
 
-def nursery(path: str, events: int) -> None:
+def nursery(url: str, events: int) -> None:
     """Fork a child for every line ``run seed batches receipts`` and tell how it ended."""
     for line in sys.stdin:
         run, seed, retry, old = line.rstrip("\n").split(" ")
         pid = os.fork()
         if pid == 0:
             try:
-                asyncio.run(work(path, events, int(run), int(seed), _words(retry), _words(old)))
+                asyncio.run(work(url, events, int(run), int(seed), _words(retry), _words(old)))
             except BaseException:  # noqa: BLE001  (a child must not go on as a nursery)
                 traceback.print_exc()
             os._exit(1)
