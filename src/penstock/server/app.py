@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, MutableMapping
+from functools import cache
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
@@ -71,9 +72,8 @@ class Application:
         self.service = service
         self._browsers = service.browsers
         self.routes = Routes(routes)
-        service.description = encode_json(
-            openapi(self.routes.all, service.limits, service.payload_bytes)
-        )
+        # Built on the first request: it takes 20 ms, and most servers are never asked for it.
+        service.describe = cache(self._describe)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; other kinds of connection are ignored."""
@@ -204,6 +204,11 @@ class Application:
         except Exception as error:
             log.exception("A stream failed.")
             raise Cut from error
+
+    def _describe(self) -> bytes:
+        return encode_json(
+            openapi(self.routes.all, self.service.limits, self.service.payload_bytes)
+        )
 
     def _request_id(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(b"penstock-request-id")

@@ -58,7 +58,7 @@ async def metrics(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG0
 
 async def describe(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
     """The OpenAPI document."""
-    return Plain(200, call.service.description, JSON)
+    return Plain(200, call.service.describe(), JSON)
 
 
 async def front(call: Call, query: Empty, body: Empty) -> Front:  # noqa: ARG001

@@ -93,8 +93,8 @@ class Service:
         """Previews, dry runs and other calls whose work grows with the number of messages."""
         self._probing = asyncio.Lock()
         self._ready_at = -_READY_MS
-        self.description = b"{}"
-        """The OpenAPI document."""
+        self.describe: Callable[[], bytes] = lambda: b"{}"
+        """Returns the OpenAPI document, as JSON."""
 
     def now(self) -> int:
         """The time of the store's clock."""
