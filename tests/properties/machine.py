@@ -453,7 +453,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
                 result = "unknown"
             return (
                 side.message(tenant, found.message),
-                found.payload,
+                side.payload(tenant, found.message, found.payload),
                 shown,
                 events,
                 result,

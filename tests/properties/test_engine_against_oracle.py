@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from penstock.model.queue import Start
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
@@ -17,6 +18,7 @@ from penstock.storage.sql import compaction
 from penstock.testing.opening import Opener
 from tests.databases import store_opener
 from tests.properties.machine import CI, machine_for
+from tests.properties.random_steps import POLICIES
 
 #: Seconds. A run takes one minute; a failing one needs five more to shrink its program.
 SHRINKING_S = 600
@@ -48,6 +50,18 @@ def in_slices(options: EngineOptions, path: Path) -> Awaitable[Engine]:
     """A store whose bulk verbs do two things at a time."""
     del path
     return KeyValueEngine.open(MemoryAdapter(), options, slice_size=2)
+
+
+def test_a_program_may_read_an_event() -> None:
+    """Its payload names a message by an id, which is another one on each side."""
+    program = machine_for("memory://")()
+    program.begin([{"color": "red"}])
+    program._put("acme", "late", POLICIES["late"], Start())
+    program.publish("acme", "orders", [{"amount": 9.5}])
+    program.claim("acme", "late", "c1", 1, None)
+    program.settle([(0, "ack", None)], None, "orders")
+    program.read("acme", "late", 2)
+    program.teardown()
 
 
 TestMemory = case_for("memory://")

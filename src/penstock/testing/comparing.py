@@ -146,7 +146,7 @@ class Side:
             headers[_ORIGINAL] = self.below(tenant, original)
         return headers
 
-    def _payload(self, tenant: str, message: Message, payload: bytes | None) -> Plain:
+    def payload(self, tenant: str, message: Message, payload: bytes | None) -> Plain:
         """The payload; of an event, with the message that it reports as a number."""
         if message.topic != EVENTS_TOPIC or payload is None:
             return payload
@@ -160,7 +160,7 @@ class Side:
         return (
             delivery.queue,
             self.message(tenant, delivery.message),
-            self._payload(tenant, delivery.message, delivery.payload),
+            self.payload(tenant, delivery.message, delivery.payload),
             delivery.attempts,
             delivery.claimed_at,
             delivery.lease_deadline,
@@ -179,7 +179,7 @@ class Side:
             ("at", shown.at),
             (shown.claimed_at, shown.lease_deadline, shown.consumer),
             ("error", shown.error),
-            self._payload(tenant, shown.message, shown.payload),
+            self.payload(tenant, shown.message, shown.payload),
         )
 
     def info(self, info: QueueInfo) -> Plain:
@@ -252,7 +252,7 @@ class Side:
         entries = [
             (
                 self.message(tenant, e.message),
-                self._payload(tenant, e.message, e.payload)
+                self.payload(tenant, e.message, e.payload)
                 if newest[e.message.id] == e.message.offset
                 else None,
             )
@@ -299,7 +299,9 @@ class Side:
 
 
 def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
-    """Describe the first difference between two plain values."""
+    """Describe the first difference between two plain values; a list equals a tuple of its items."""
+    if expected == found:
+        return None
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in [*expected, *(k for k in found if k not in expected)]:
             if key not in expected or key not in found:
@@ -316,8 +318,6 @@ def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
         for n, (left, right) in enumerate(zip(expected, found, strict=True)):
             if (inner := difference(left, right, f"{path}[{n}]")) is not None:
                 return inner
-        return None
-    if expected == found:
         return None
     return f"{path}\n  oracle: {expected!r}\n  engine: {found!r}"
 
