@@ -71,7 +71,7 @@ def next_candidate(
         return None
     if any(d.receipt not in granted for d in in_flight):
         return None
-    first = next((d for d in waiting if d not in in_flight), None)
+    first = next((d for d in waiting if d.state is not State.IN_FLIGHT), None)
     return first if first is not None and first.state is State.AVAILABLE else None
 
 
