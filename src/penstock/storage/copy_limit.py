@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from penstock.errors import TooLarge
 from penstock.model.limits import MAX_COPIED_BYTES, MAX_COPIES, MAX_SETTLE_COPIED_BYTES
+from penstock.model.queue import QueuePolicy
 
-__all__ = ["CopyLimit", "check_settle_copies"]
+__all__ = ["CopyLimit", "appends", "check_settle_copies"]
 
 
 class CopyLimit:
@@ -37,6 +38,11 @@ class CopyLimit:
     def clear(self) -> None:
         """Begin the next commit."""
         self.count = self.size = 0
+
+
+def appends(policy: QueuePolicy) -> bool:
+    """Whether the end of a delivery may append a dead-letter copy or an event to the log."""
+    return policy.dead_letter_topic is not None or bool(policy.events)
 
 
 def check_settle_copies(count: int, size: int) -> None:

@@ -299,7 +299,7 @@ class Side:
 
 
 def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
-    """Describe the first difference between two plain values; a list equals a tuple of its items."""
+    """Describe the first difference between two plain values; lists and tuples are alike."""
     if expected == found:
         return None
     if isinstance(expected, dict) and isinstance(found, dict):

@@ -18,13 +18,8 @@ from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.moves import (
-    GrantReads,
-    exhaust,
-    expire_available,
-    grant,
-    is_exhausted,
-)
+from penstock.storage.keyvalue.grant import GrantReads, grant
+from penstock.storage.keyvalue.moves import exhaust, expire_available, is_exhausted
 from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.passing_time import heartbeat, let_time_pass
 from penstock.storage.keyvalue.payloads import payloads_of

@@ -14,6 +14,7 @@ from penstock.model.delivery import Delivery, Outcome, Settlement, SettleReply
 from penstock.storage.abandoned_claims import AbandonedClaims
 from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.contract import Engine, Outgoing
+from penstock.storage.copy_limit import appends
 from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
@@ -139,7 +140,7 @@ class ClaimVerbs(CopyingVerbs, Engine):
     ) -> None:
         """Settle without the last commit. There are others before it if copies require it."""
         jitter, step_size = self._core.options.jitter, self._core.step_size
-        if len(settlements) > step_size or queue.appends:
+        if len(settlements) > step_size or appends(queue.policy):
             settlements = tuple(settlements)  # The caller may change its list.
         while len(outcomes) < len(settlements):
             if outcomes or queue.must_wait:

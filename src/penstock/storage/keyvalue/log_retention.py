@@ -95,7 +95,7 @@ class LogRetention:
             # No queue has a delivery of these messages, so no replay can move them again.
             for state in (queue, queue.dead):
                 if state is not None and queue.replays:
-                    state.forget_replay_marks(segment.start, end)
+                    _forget_replay_marks(state, segment.start, end)
         return self._log.remove_segment(index)
 
     def _is_old(self, segment: Segment, now: int) -> bool:
@@ -175,3 +175,10 @@ def _find(queue: Queue, low: int, high: int) -> _Witness | None:
 
 def _is_stored(queue: Queue, key: bytes) -> bool:
     return queue.stage.get(key) is not None
+
+
+def _forget_replay_marks(queue: Queue, low: int, high: int) -> None:
+    """Remove the replay marks of messages with low <= id < high."""
+    start, end = (queue.keys.replayed + at.to_bytes(8, "big") for at in (low, high))
+    if next(queue.stage.scan(start, end), None) is not None:
+        queue.stage.remove_range(start, end)

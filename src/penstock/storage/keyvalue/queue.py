@@ -22,6 +22,7 @@ from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import Message, Offset
 from penstock.model.queue import QueueInfo, QueuePolicy
+from penstock.storage.copy_limit import appends
 from penstock.storage.keyvalue.deadlines import Deadlines
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
@@ -171,14 +172,9 @@ class Queue:
             raise UnknownQueue(f"Queue {self.name!r} was deleted meanwhile.", field="queue")
 
     @property
-    def appends(self) -> bool:
-        """Whether the end of a delivery may append a dead-letter copy or an event to the log."""
-        return self.policy.dead_letter_topic is not None or bool(self.policy.events)
-
-    @property
     def must_wait(self) -> bool:
         """Whether its deliveries may end only after the next commit, which is full of copies."""
-        return self.stage.copies.is_full and self.appends
+        return self.stage.copies.is_full and appends(self.policy)
 
     def change_policy(self, policy: QueuePolicy, filter_: Filter) -> None:
         self.policy = policy
@@ -501,9 +497,3 @@ class Queue:
         for queue in (self, self.dead):
             if queue is not None:
                 self.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
-
-    def forget_replay_marks(self, low: int, high: int) -> None:
-        """Remove the replay marks of messages with low <= id < high."""
-        start, end = (self.keys.replayed + at.to_bytes(8, "big") for at in (low, high))
-        if next(self.stage.scan(start, end), None) is not None:
-            self.stage.remove_range(start, end)

@@ -11,7 +11,7 @@ from penstock.model.dead_letter_copies import copied_bytes, is_copied
 from penstock.model.decisions import Jitter, extended_deadline, returned_by, transition_of
 from penstock.model.delivery import Ack, Extend, Outcome, Receipt, Settlement, Verdict
 from penstock.model.states import LIVE, State
-from penstock.storage.copy_limit import check_settle_copies
+from penstock.storage.copy_limit import appends, check_settle_copies
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.moves import ending_of, finish, finish_many, give_back
 from penstock.storage.keyvalue.queue import Queue
@@ -122,7 +122,7 @@ def settle_some(
 ) -> int:
     """As ``settle``, in one step. Returns how many settlements it applied or found stale."""
     claims = queue.claims
-    limited = limited and queue.appends
+    limited = limited and appends(queue.policy)
     if limited and queue.must_wait:
         return 0
     if queue.partitions is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.model.delivery import SweepReply
+from penstock.storage.copy_limit import appends
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
 from penstock.storage.keyvalue.guarded import changing
@@ -189,8 +190,8 @@ class SweepVerbs(CopyingVerbs):
 
 def _in_order(queues: list[Queue]) -> list[Queue]:
     """The queues, with those that append copies or events by tenant and name, at the end."""
-    plain = [queue for queue in queues if not queue.appends]
-    appending = [queue for queue in queues if queue.appends]
+    plain = [queue for queue in queues if not appends(queue.policy)]
+    appending = [queue for queue in queues if appends(queue.policy)]
     return [*plain, *sorted(appending, key=lambda queue: (queue.tenant, queue.name))]
 
 

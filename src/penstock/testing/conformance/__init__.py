@@ -86,11 +86,8 @@ from penstock.testing.conformance.dead_letter import (
     TestDeadLetterQueue,
     TestNoDeadLetters,
 )
-from penstock.testing.conformance.dead_letter_topic import (
-    TestDeadLetterTopic,
-    TestExpiredToTopic,
-    TestNothingRefusesACopy,
-)
+from penstock.testing.conformance.dead_letter_topic import TestDeadLetterTopic, TestExpiredToTopic
+from penstock.testing.conformance.dead_letter_topic_limits import TestNothingRefusesACopy
 from penstock.testing.conformance.dedup_scope import TestDedupScope
 from penstock.testing.conformance.default_policies import TestDefaultPolicies
 from penstock.testing.conformance.documents import TestDocuments
