@@ -19,6 +19,8 @@ __all__ = ["BUCKET", "FaultProxy", "s3_endpoint", "s3_url"]
 
 BUCKET = "penstock"
 _numbers = itertools.count()
+#: A server that outlives this process keeps the stores of others.
+_RUN = os.urandom(4).hex()
 #: Credentials that the server does not check, but which a client has to send.
 _KEY = "key:secret"
 _SIGNED = {
@@ -51,7 +53,7 @@ def s3_url(endpoint: str, **settings: object) -> str:
     """The URL of a new store on an S3 server."""
     options = {"commit_interval_ms": 0, "region": "us-east-1", **settings}
     query = "".join(f"&{name}={value}" for name, value in options.items())
-    path = f"test-{next(_numbers)}"
+    path = f"test-{_RUN}-{next(_numbers)}"
     return f"slatedb+s3://{_KEY}@{BUCKET}/{path}?endpoint={endpoint}{query}"
 
 

@@ -16,6 +16,7 @@ Choices that matter, each with its reason:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -101,9 +102,12 @@ class SlateDBAdapter(Reads):
         self._on_lost = on_lost
         self._recent = RecentRecords(_CACHE_BYTES)
         self._lost: NotWriter | None = None
-        self._commits = 0
+        #: A new writer begins with a table: if servers take over from each other again and again,
+        #: none of them makes enough commits, and each would replay those of all before it.
+        self._commits = _COMMITS_PER_TABLE
         self._table_every_s = 0.0 if location.is_remote else _LOCAL_TABLE_EVERY_S
-        self._renewed_at = self._table_at = time.monotonic()
+        self._renewed_at = time.monotonic()
+        self._table_at = -math.inf
         self._valid_until = 0.0
         self._writing = threading.Lock()
         self._wake = threading.Event()
@@ -118,6 +122,7 @@ class SlateDBAdapter(Reads):
             self.write({}, (), sync=True)
         except (uniffi.Error, TimeoutError, OSError) as error:
             raise store_error(location.name, error) from error
+        self._wake.set()
         self._thread = threading.Thread(target=self._run, name="penstock-slatedb", daemon=True)
         self._thread.start()
 
