@@ -47,6 +47,7 @@ from penstock.model.queue import (
 from penstock.model.queue_events import MessageEvent
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
+from penstock.storage.sql.engine import SqlEngine
 from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, Side, Verb, attempt, difference
 from penstock.testing.model import Oracle
@@ -511,6 +512,15 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(lambda side: side.documents(KINDS))
         for tenant in ("acme", "rival"):
             self.look(tenant)
+
+    def lapse_number(self) -> None:
+        """A server of a database loses its number: the next claim is rolled back and retried.
+
+        That happens after 40 seconds of real time, so only to a slow program.
+        """
+        engine = self.engine.engine
+        if isinstance(engine, SqlEngine):
+            engine._core.leases.lapse()
 
     def teardown(self) -> None:
         try:

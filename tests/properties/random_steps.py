@@ -272,6 +272,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
         },
     ),
     "reopen": (3, {}),
+    "lapse_number": (3, {}),
 }
 
 

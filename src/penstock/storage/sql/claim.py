@@ -133,6 +133,7 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
         return
     if work.single_statement:
         raise NeedsTransaction
+    core.timers.ask(side)
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
     rows = await work.session.due_groups(queue.number, phases, work.now, _MAX_TIMERS)
     groups = work.hold_all(rows)
@@ -142,7 +143,7 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     if rows:
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
-    core.timers.asked(side, work.now, due)
+    work.asked_due[side] = due
 
 
 def _cut(asked: Sequence[Claim], tokens: int | None) -> Sequence[Claim]:

@@ -330,6 +330,8 @@ class Core:
         if work.records:
             self.listener.committed(work.records, seconds)
         ready = set(work.ready)
+        for side, due in work.asked_due.items():
+            self.timers.asked(side, work.now, due)
         for side, until in work.next_due.items():
             if self.timers.note(side, until):
                 ready.add(side)
@@ -400,29 +402,35 @@ class Timers:
     """Due times by queue number and side (true for the dead letters)."""
 
     def __init__(self) -> None:
-        #: When the database was last asked, and the next known due time.
-        self._known: dict[tuple[int, bool], tuple[int, int | None]] = {}
+        #: When the database was last asked, None if a claim has to ask, and the next known due
+        #: time.
+        self._known: dict[tuple[int, bool], tuple[int | None, int | None]] = {}
 
     def is_due(self, side: tuple[int, bool], now: int) -> bool:
         """Whether to ask the database."""
-        known = self._known.get(side)
-        if known is None:
+        asked_at, due = self._known.get(side, (None, None))
+        if asked_at is None:
             return True
-        asked_at, due = known
         return (due is not None and due <= now) or not 0 <= now - asked_at < _TRUST_MS
 
+    def ask(self, side: tuple[int, bool]) -> None:
+        """A transaction moves what is due, and calls ``asked`` when it is committed.
+
+        Until then nothing is known: if it is rolled back, so is what it moved.
+        """
+        self._known.pop(side, None)
+
     def asked(self, side: tuple[int, bool], now: int, due: int | None) -> None:
-        """Record the database's answer."""
-        self._known[side] = (now, due)
+        """Record the database's answer, or an earlier time that was noted since."""
+        _, noted = self._known.get(side, (None, None))
+        times = [time for time in (due, noted) if time is not None]
+        self._known[side] = (now, min(times, default=None))
 
     def note(self, side: tuple[int, bool], until: int) -> bool:
         """Record a due time; returns whether it is earlier than the known one."""
-        known = self._known.get(side)
-        if known is None:
-            return True
-        asked_at, due = known
+        asked_at, due = self._known.get(side, (None, None))
         if due is not None and due <= until:
-            return False
+            return asked_at is None
         self._known[side] = (asked_at, until)
         return True
 

@@ -115,6 +115,8 @@ class Work:
         #: How much that is. Copies count by the segments that ``measured`` has.
         self.copies = CopyLimit()
         self.measured: dict[int, Segment] = {}
+        #: By side, the earliest time at which something is due, as the database answered.
+        self.asked_due: dict[tuple[int, bool], int | None] = {}
         #: The earliest time at which a written group of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StoreBusy
+from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.claim_numbers import LEASE_MS, MAX_SERVERS, USE_S, Leases, NoServerNumber
@@ -15,6 +16,7 @@ from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.pairs import (
     NAME,
+    TENANT,
     Pair,
     claim,
     opened,
@@ -95,6 +97,17 @@ async def test_a_lease_is_renewed_by_the_next_claim(dialect: str, pair: Pair) ->
     assert payloads(await claim(pair.a, "old", 1)) == [b"0"]
     assert number_of(pair.a) == 1
     assert leased(dialect)[1] > 5
+
+
+@law("C5")
+async def test_a_claim_that_has_to_lease_a_number_hands_out_what_is_due(pair: Pair) -> None:
+    """Its first transaction is rolled back, and with it the end of the delay."""
+    due = NewMessage(b"due", deliver_at=pair.clock.now() + 1_000)
+    await pair.a.publish(TENANT, "old", [due])
+    pair.clock.advance(1_000)
+    core_of(pair.a).leases.lapse()
+    assert payloads(await claim(pair.a, "old")) == [b"0", b"due"]
+    assert (await pair.a.stats(TENANT, "old")).delayed == 0
 
 
 async def test_one_server_too_many_is_refused(dialect: str) -> None:
