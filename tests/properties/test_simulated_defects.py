@@ -22,7 +22,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.testing.simulation.engines import simulation_of
 
 pytestmark = [
-    pytest.mark.slow,  # Each takes up to 100 seeds.
+    pytest.mark.slow,  # Each takes up to 300 seeds, if the simulation has changed.
     pytest.mark.timeout(600),
 ]
 #: Most are found by the first thirty seeds.
@@ -211,34 +211,39 @@ def _revert_to_built_in_defaults(patch: _Patch) -> None:
 builtin_id = id
 
 
+#: Each defect with the first seed that finds it, which is tried first: that saves 40 s.
+FOUND_BY: dict[Callable[[_Patch], None], int] = {
+    _keep_deleted_queues: 121,
+    _accept_stale_receipts: 4,
+    _forget_attempts: 0,
+    _forget_ids: 1,
+    _let_verbs_into_long_changes: 1,
+    _let_verbs_into_encoding: 0,
+    _forget_settles: 18,
+    _route_by_old_filters: 39,
+    _keep_the_old_limit: 7,
+    _repeat_any_ack: 77,
+    _sweep_deleted_queues: 20,
+    _copy_in_another_commit: 223,
+    _find_only_ids_of_topics: 6,
+    _purge_whatever_the_ids: 56,
+    _forget_defaults_of_topics: 11,
+    _claim_the_limit_from_every_queue: 7,
+    _list_any_queue: 7,
+    _revert_to_built_in_defaults: 19,
+}
+
+
 @pytest.mark.parametrize(
-    "defect",
-    [
-        _keep_deleted_queues,
-        _accept_stale_receipts,
-        _forget_attempts,
-        _forget_ids,
-        _let_verbs_into_long_changes,
-        _let_verbs_into_encoding,
-        _forget_settles,
-        _route_by_old_filters,
-        _keep_the_old_limit,
-        _repeat_any_ack,
-        _sweep_deleted_queues,
-        _copy_in_another_commit,
-        _find_only_ids_of_topics,
-        _purge_whatever_the_ids,
-        _forget_defaults_of_topics,
-        _claim_the_limit_from_every_queue,
-        _list_any_queue,
-        _revert_to_built_in_defaults,
-    ],
-    ids=lambda defect: defect.__name__.strip("_"),
+    "defect, first_seed",
+    FOUND_BY.items(),
+    ids=[defect.__name__.strip("_") for defect in FOUND_BY],
 )
 def test_a_defect_is_found(
-    defect: Callable[[_Patch], None], monkeypatch: pytest.MonkeyPatch
+    defect: Callable[[_Patch], None], first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)
     simulation = simulation_of("keyvalue")
-    outcomes = (simulation.run(simulation.program(seed, 60)) for seed in range(SEEDS))
+    seeds = (first_seed, *(seed for seed in range(SEEDS) if seed != first_seed))
+    outcomes = (simulation.run(simulation.program(seed, 60)) for seed in seeds)
     assert any(outcome.violations for outcome in outcomes)
