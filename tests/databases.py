@@ -283,6 +283,8 @@ _servers: dict[str, Server] = {}
 _stores: dict[str, list[str]] = {}
 #: By dialect, the folder of the test whose store is open.
 _occupants: dict[str, Path] = {}
+#: A file in that folder: pytest gives the name of a removed folder to another test.
+_OCCUPIED = "occupies-a-database"
 
 
 def server(dialect: str) -> Server:
@@ -330,9 +332,11 @@ def store_opener(dialect: str) -> Opener:
     """
 
     async def opener(options: EngineOptions, path: Path) -> Engine:
-        if _occupants.get(dialect) != path:
+        mark = path / _OCCUPIED
+        if _occupants.get(dialect) != path or not mark.exists():
             store_url(dialect)
             _occupants[dialect] = path
+            mark.touch()
         engine = await open_engine(server(dialect).url("store"), options)
         assert isinstance(engine, SqlEngine)
         await engine._watch.close()

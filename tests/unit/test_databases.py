@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import MariaDB, PostgreSQL, Server
+from penstock.model.queue import QueuePolicy, Start
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.testing.clock import FakeClock
+from tests.databases import MariaDB, PostgreSQL, Server, store_opener
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,3 +87,28 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid, folder = done.stdout.split()
     eventually(lambda: not Path(f"/proc/{pid}").exists() and not Path(folder).exists())
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+async def test_a_folder_that_was_made_again_gets_an_empty_store(
+    dialect: str, tmp_path: Path
+) -> None:
+    """pytest removes the folder of a test that passed and uses its name again."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for tenants in ((), ("acme",)):
+        engine = await _open(dialect, folder)
+        assert await engine.tenants() == tenants
+        await engine.put_queue("acme", "q", QueuePolicy(filter="TRUE"), Start())
+        await engine.close()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    engine = await _open(dialect, folder)
+    assert await engine.tenants() == ()
+    await engine.close()
+
+
+async def _open(dialect: str, folder: Path) -> Engine:
+    opening = store_opener(dialect)(EngineOptions(clock=FakeClock()), folder)
+    assert inspect.isawaitable(opening)
+    return await opening
