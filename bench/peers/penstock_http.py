@@ -1,0 +1,177 @@
+"""Penstock over HTTP: with plain calls, with ``consume()``, and on PostgreSQL.
+
+Producers share one client, and so do consumers: the client combines their calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import penstock
+from bench.peers.database import Database
+from bench.peers.peer import LEASE_S, QUEUE, WAIT_S, Consumer, Peer, ProcessPeer, Producer
+from bench.peers.probe import Phase, Probe
+from bench.peers.workloads import Workload
+from penstock import Ack, NewMessage
+from penstock.storage.sql.migrations import migrate
+from penstock.version import VERSION
+
+__all__ = ["Penstock", "PenstockConsume", "PenstockPostgreSQL"]
+
+#: Deliveries that ``consume()`` holds, as a multiple of what the program works on.
+_IN_FLIGHT: Final = 4
+#: How often a consumption checks whether the run has ended.
+_CHECK_S: Final = 0.05
+
+
+class _Producer(Producer):
+    def __init__(self, client: penstock.Client) -> None:
+        self._client = client
+
+    async def publish(self, body: bytes) -> None:
+        await self._client.publish(QUEUE, body)
+
+    async def publish_batch(self, bodies: Sequence[bytes]) -> None:
+        await self._client.publish_batch(QUEUE, [NewMessage(body) for body in bodies])
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class _Consumer(Consumer):
+    """A claim and a settle call per batch, one after the other."""
+
+    def __init__(self, client: penstock.Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    async def receive(self, limit: int) -> list[tuple[bytes, Any]]:
+        deliveries = await self._client.claim(
+            QUEUE, limit=limit, consumer=self._name, wait_ms=round(WAIT_S * 1000)
+        )
+        return [(delivery.payload, delivery) for delivery in deliveries]
+
+    async def ack(self, tokens: Sequence[Any]) -> None:
+        if len(tokens) == 1:
+            await self._client.ack(tokens[0])
+        else:
+            await self._client.settle(QUEUE, [Ack(delivery.receipt) for delivery in tokens])
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class _Consumption(_Consumer):
+    """``consume()`` with as many tasks as the workload has messages in work at a time."""
+
+    def __init__(self, client: penstock.Client, tasks: int) -> None:
+        super().__init__(client, "bench")
+        self._tasks = tasks
+
+    async def run(self, probe: Probe, limit: int) -> None:
+        del limit
+        stop = asyncio.Event()
+        leases = self._client.consume(
+            QUEUE, consumer=self._name, max_in_flight=_IN_FLIGHT * self._tasks, stop=stop
+        )
+
+        async def work() -> None:
+            async for lease in leases:
+                number = probe.receive(lease.payload)
+                await lease.ack()
+                probe.settle([number])
+
+        works = [asyncio.ensure_future(work()) for _ in range(self._tasks)]
+        while probe.phase is not Phase.END and not any(one.done() for one in works):
+            await asyncio.sleep(_CHECK_S)
+        stop.set()
+        await asyncio.gather(*works)
+
+
+class Penstock(ProcessPeer):
+    name = "penstock"
+    durability = "fsync before the reply of every publish and settle"
+    client = "penstock.connect, plain calls"
+
+    @classmethod
+    def versions(cls) -> dict[str, str]:
+        return {"penstock": VERSION}
+
+    @property
+    def store(self) -> str:
+        """The URL of the server's store."""
+        return f"rocksdb://{self.folder}/store"
+
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "penstock", "serve"),
+            *("--store", self.store, "--port", str(self.port)),
+        ]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def declare(self) -> None:
+        async with penstock.connect(self.address) as client:
+            await client.ensure_queue(QUEUE, f"topic = '{QUEUE}'", lease_ms=LEASE_S * 1000)
+
+    @classmethod
+    async def producers(cls, address: str, workload: Workload) -> Sequence[Producer]:
+        client = penstock.connect(address)
+        return [_Producer(client) for _ in range(workload.producers)]
+
+    @classmethod
+    async def consumers(cls, address: str, workload: Workload) -> Sequence[Consumer]:
+        client = penstock.connect(address)
+        return [_Consumer(client, f"consumer-{number}") for number in range(workload.consumers)]
+
+
+class PenstockConsume(Penstock):
+    name = "penstock-consume"
+    client = "penstock.connect, consume()"
+    #: Those with a consumer; the others are the same as with plain calls.
+    workloads: ClassVar = ("W4", "W5", "W6", "W7", "W8")
+
+    @classmethod
+    async def consumers(cls, address: str, workload: Workload) -> Sequence[Consumer]:
+        tasks = workload.consumers * workload.limit
+        return [_Consumption(penstock.connect(address), tasks)]
+
+
+class PenstockPostgreSQL(Penstock):
+    name = "penstock-postgresql"
+    durability = "`synchronous_commit`: fdatasync of PostgreSQL's log before a commit returns"
+    client = "penstock.connect, plain calls"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._database = Database()
+
+    @classmethod
+    def versions(cls) -> dict[str, str]:
+        return super().versions() | {"postgresql": Database.version()}
+
+    @property
+    def store(self) -> str:
+        return self._database.url
+
+    def start(self) -> None:
+        if self._database.start():
+            asyncio.run(migrate(self.store))
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._database.stop()
+
+    def kill(self) -> None:
+        super().kill()
+        self._database.kill()
+
+    def server_roots(self) -> list[int]:
+        return super().server_roots() + self._database.roots()
