@@ -231,17 +231,3 @@ async def sweeping(rounds: int) -> list[Figure]:
         of_bound(f"longest loop hold, sweeping {name}", holds, HOLD_MS),
         of_bound(f"longest slice of a sweep of {name}", slices, SLICE_MS),
     ]
-
-
-async def bounds(rounds: int) -> list[Figure]:
-    """Measure every bound; add new sections here."""
-    from bench.heavy import heavy_messages  # noqa: PLC0415  (see below)
-    from bench.hostile import requests  # noqa: PLC0415  (see below)
-    from bench.partitions import partitions  # noqa: PLC0415  (it imports this module)
-
-    return [
-        *await sweeping(rounds),
-        *await partitions(rounds),
-        *await requests(rounds),
-        *await heavy_messages(rounds),
-    ]

@@ -1,4 +1,4 @@
-"""Depth: the same work with a thousand and with a million waiting messages.
+"""Depth: the same work with a thousand and with many more waiting messages.
 
 The deep part runs in a separate process, because its memory is one of the figures.
 """
@@ -6,7 +6,6 @@ The deep part runs in a separate process, because its memory is one of the figur
 from __future__ import annotations
 
 import asyncio
-import resource
 import subprocess
 import sys
 import time
@@ -15,7 +14,17 @@ from pathlib import Path
 import msgspec
 
 import penstock
-from bench.measuring import Figure, middle, payloads, per_second, scratch
+from bench.measuring import (
+    PAYLOAD_BYTES,
+    Figure,
+    memory_figure,
+    middle,
+    payloads,
+    peak_memory_bytes,
+    per_second,
+    scratch,
+    seconds_figure,
+)
 from penstock import Ack, Broker, NewMessage
 
 BATCH = 100
@@ -23,8 +32,19 @@ SHALLOW = 1_000
 DEEP = 1_000_000
 #: Messages that a round claims, acks and refills, so that the depth stays the same.
 ROUND = 20_000
-OPEN_SECONDS = 2.0
-MEMORY_BYTES = 300 * 1024 * 1024
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """The size of the messages, and what the deep store may take."""
+
+    payload_bytes: int = PAYLOAD_BYTES
+    open_s: float = 2.0
+    memory_mb: int = 300
+
+
+USUAL = Allowance()
+#: Small payloads: what waits is what costs, and the disk may be small.
+DEEPEST = Allowance(payload_bytes=100, open_s=5.0, memory_mb=500)
 
 
 class Deep(msgspec.Struct, frozen=True):
@@ -36,10 +56,11 @@ class Deep(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-async def depth(rounds: int, deep: int = DEEP) -> list[Figure]:
+async def depth(rounds: int, deep: int = DEEP, allowance: Allowance = USUAL) -> list[Figure]:
     """Claim and ack, opening, and memory."""
     with scratch() as path:
         command = [sys.executable, "-m", "bench.depth", str(path), str(deep), str(rounds)]
+        command.append(str(allowance.payload_bytes))
         done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE)
     found = msgspec.json.decode(done.stdout, type=Deep)
     ratio = middle([a / b for a, b in zip(found.deep, found.shallow, strict=True)])
@@ -51,27 +72,13 @@ async def depth(rounds: int, deep: int = DEEP) -> list[Figure]:
             per_second(middle(found.deep)),
             per_second(middle(found.shallow)),
         ),
-        Figure(
-            f"opening {deep:,} waiting, of {OPEN_SECONDS:.0f} s",
-            found.open_seconds / OPEN_SECONDS,
-            1.0,
-            f"{found.open_seconds:.2f} s",
-            f"{OPEN_SECONDS:.0f} s",
-            at_most=True,
-        ),
-        Figure(
-            f"memory with {deep:,} waiting, of 300 MB",
-            found.memory_bytes / MEMORY_BYTES,
-            1.0,
-            f"{found.memory_bytes / 2**20:.0f} MB",
-            "300 MB",
-            at_most=True,
-        ),
+        seconds_figure(f"opening {deep:,} waiting", found.open_seconds, allowance.open_s),
+        memory_figure(f"memory with {deep:,} waiting", found.memory_bytes, allowance.memory_mb),
     ]
 
 
-async def _fill(q: Broker, topic: str, count: int) -> None:
-    bodies = payloads(1000)
+async def _fill(q: Broker, topic: str, count: int, size: int) -> None:
+    bodies = [body[:size] for body in payloads(1000)]
     for begin in range(0, count, 1000):
         batch = [NewMessage(bodies[i % 1000]) for i in range(min(1000, count - begin))]
         await q.publish_batch(topic, batch, durability="os")
@@ -88,34 +95,33 @@ async def _drain(q: Broker, queue: str, count: int) -> float:
     return done / (time.perf_counter() - begin)
 
 
-async def _measure(path: Path, deep: int, rounds: int) -> Deep:
+async def _measure(path: Path, deep: int, rounds: int, size: int) -> Deep:
     url = f"rocksdb:{path / 'store'}"
     async with penstock.open(url) as q:
         await q.create_queue("deep", "topic = 'deep'")
         await q.create_queue("shallow", "topic = 'shallow'")
-        await _fill(q, "deep", deep + ROUND)
+        await _fill(q, "deep", deep + ROUND, size)
     begin = time.perf_counter()
     q = await penstock.open(url)
     open_seconds = time.perf_counter() - begin
     deep_rates, shallow_rates = [], []
     for _ in range(rounds):
         deep_rates.append(await _drain(q, "deep", ROUND))
-        await _fill(q, "deep", ROUND)
-        shallow_rates.append(await _shallow(q))
+        await _fill(q, "deep", ROUND, size)
+        shallow_rates.append(await _shallow(q, size))
     await q.close()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Deep(deep_rates, shallow_rates, open_seconds, memory)
+    return Deep(deep_rates, shallow_rates, open_seconds, peak_memory_bytes())
 
 
-async def _shallow(q: Broker) -> float:
+async def _shallow(q: Broker, size: int) -> float:
     """The same number of messages, with at most a thousand waiting."""
     rates = []
     for _ in range(ROUND // SHALLOW):
-        await _fill(q, "shallow", SHALLOW)
+        await _fill(q, "shallow", SHALLOW, size)
         rates.append(await _drain(q, "shallow", SHALLOW))
     return len(rates) / sum(1 / value for value in rates)
 
 
 if __name__ == "__main__":
-    found = asyncio.run(_measure(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    found = asyncio.run(_measure(Path(sys.argv[1]), *map(int, sys.argv[2:])))
     sys.stdout.buffer.write(msgspec.json.encode(found))

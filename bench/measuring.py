@@ -7,6 +7,7 @@ the same process, alternating with it, so that a slow disk slows down both.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -80,6 +81,27 @@ async def alternate(ours: Work, reference: Work, seconds: float) -> tuple[float,
 def middle(values: list[float]) -> float:
     """The median."""
     return median(values)
+
+
+def seconds_figure(name: str, found: float, bound: float) -> Figure:
+    """A time as a ratio to its bound."""
+    ours, reference = (
+        f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms" for value in (found, bound)
+    )
+    return Figure(f"{name}, of {reference}", found / bound, 1.0, ours, reference, at_most=True)
+
+
+def memory_figure(name: str, found_bytes: int, bound_mb: int) -> Figure:
+    """Memory as a ratio to its bound."""
+    found = found_bytes / 2**20
+    reference = f"{bound_mb} MB"
+    name = f"{name}, of {reference}"
+    return Figure(name, found / bound_mb, 1.0, f"{found:.0f} MB", reference, at_most=True)
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def per_second(value: float) -> str:

@@ -1,9 +1,7 @@
-"""Private servers for the benchmarks, ours and Redis, each with its own folder and port."""
+"""Private servers for the benchmarks: ours, and a bare handler; each has its own port."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _START_S = 20.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
@@ -27,11 +24,6 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def cpu_s(self) -> float:
-        """CPU seconds so far, including threads and finished children."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / _TICKS
 
 
 def free_port() -> int:
@@ -86,18 +78,4 @@ def bare_server() -> Iterator[Server]:
     """An ASGI handler that only parses the body and answers."""
     port = free_port()
     with running([sys.executable, "-m", "bench.bare_asgi", str(port)], port) as server:
-        yield server
-
-
-@contextmanager
-def redis_server(folder: Path) -> Iterator[Server]:
-    """Redis with durable replies, like ours."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        raise RuntimeError("redis-server is missing: apt-get install redis-server")
-    port = free_port()
-    folder.mkdir(exist_ok=True)
-    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-    with running([*command, "--daemonize", "no"], port) as server:
         yield server

@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from bench.lanes import check
 from bench.measuring import Figure, Work, alternate
+from bench.messages import check
 from bench.pgmq import Table, TableQueue, connections
 from bench.sql_stores import BATCH, QUEUE, TENANT, Client, figure, store, supply, together
 from penstock import NewMessage

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from itertools import cycle
 from typing import Final
 
-from bench.lanes import body, check
 from bench.measuring import Figure, Work, middle, per_second
+from bench.messages import body, check
 from penstock import Ack, NewMessage
 from penstock.model.delivery import Delivery
 from penstock.model.queue import QueuePolicy, Start

@@ -1,7 +1,7 @@
 """``python -m bench.peers.client PEER ROLE WORKLOAD PROBE ADDRESS``: a client process of a run.
 
-It connects, reports to the probe that it is ready, and works until the probe's phase ends it. With a
-number after the address, a producer ends when so many messages have been published.
+It connects, reports to the probe that it is ready, and works until the probe's phase ends it. A
+producer ends earlier if a number follows the address, and so many messages have been published.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ async def _run(name: str, role: str, workload: Workload, probe: Probe, rest: lis
         producers = await peer.producers(address, workload)
         await _begun(probe)
         works = [
-            produce(probe, producer, workload, nth, until)
-            for nth, producer in enumerate(producers)
+            produce(probe, producer, workload, nth, until) for nth, producer in enumerate(producers)
         ]
         clients = [*producers]
     else:

@@ -90,9 +90,7 @@ class Meter:
         )
 
 
-def process_tree(
-    roots: Iterable[int], processes: Mapping[int, _Process] | None = None
-) -> set[int]:
+def process_tree(roots: Iterable[int], processes: Mapping[int, _Process] | None = None) -> set[int]:
     """The roots that run, and all their descendants."""
     processes = _processes() if processes is None else processes
     found = {pid for pid in roots if pid in processes}

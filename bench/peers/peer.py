@@ -56,8 +56,9 @@ class Producer(ABC):
     @abstractmethod
     async def publish_batch(self, bodies: Sequence[bytes]) -> None: ...
 
+    @abstractmethod
     async def close(self) -> None:
-        """Producers that share a connection may all close it."""
+        """Producers that share a connection all close it."""
 
 
 class Consumer(ABC):
@@ -79,8 +80,9 @@ class Consumer(ABC):
     @abstractmethod
     async def ack(self, tokens: Sequence[Any]) -> None: ...
 
+    @abstractmethod
     async def close(self) -> None:
-        """Consumers that share a connection may all close it."""
+        """Consumers that share a connection all close it."""
 
 
 class Peer(ABC):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import penstock
 from bench.peers.database import Database
-from bench.peers.peer import LEASE_S, QUEUE, WAIT_S, Consumer, Peer, ProcessPeer, Producer
+from bench.peers.peer import LEASE_S, QUEUE, WAIT_S, Consumer, ProcessPeer, Producer
 from bench.peers.probe import Phase, Probe
 from bench.peers.workloads import Workload
 from penstock import Ack, NewMessage
@@ -87,7 +87,7 @@ class _Consumption(_Consumer):
 
         works = [asyncio.ensure_future(work()) for _ in range(self._tasks)]
         while probe.phase is not Phase.END and not any(one.done() for one in works):
-            await asyncio.sleep(_CHECK_S)
+            await asyncio.wait(works, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
         await asyncio.gather(*works)
 

@@ -33,9 +33,7 @@ class _Producer(Producer):
         self._connection = connection
 
     async def publish(self, body: bytes) -> None:
-        await self._connection.fetchval(
-            "SELECT pgmq.send($1::text, $2::jsonb)", QUEUE, _wrap(body)
-        )
+        await self._connection.fetchval("SELECT pgmq.send($1::text, $2::jsonb)", QUEUE, _wrap(body))
 
     async def publish_batch(self, bodies: Sequence[bytes]) -> None:
         await self._connection.fetch(
@@ -111,12 +109,8 @@ class Pgmq(Peer):
 
     @classmethod
     async def producers(cls, address: str, workload: Workload) -> Sequence[Producer]:
-        return [
-            _Producer(await asyncpg.connect(address)) for _ in range(workload.producers)
-        ]
+        return [_Producer(await asyncpg.connect(address)) for _ in range(workload.producers)]
 
     @classmethod
     async def consumers(cls, address: str, workload: Workload) -> Sequence[Consumer]:
-        return [
-            _Consumer(await asyncpg.connect(address)) for _ in range(workload.consumers)
-        ]
+        return [_Consumer(await asyncpg.connect(address)) for _ in range(workload.consumers)]

@@ -169,9 +169,7 @@ class Probe:
     def received_since(self, settled: bytes, received: bytes) -> int:
         """How many of the ``settled`` messages came again after ``received`` was copied."""
         now = bytes(self.received)
-        return sum(
-            1 for number in _positions(settled, CAPACITY) if now[number] > received[number]
-        )
+        return sum(1 for number in _positions(settled, CAPACITY) if now[number] > received[number])
 
     # -- internals ---------------------------------------------------------------------
 

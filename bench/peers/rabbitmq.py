@@ -75,7 +75,9 @@ class _Consumer(Consumer):
 
 class RabbitMQ(ProcessPeer):
     name = "rabbitmq"
-    durability = "quorum queue of one node: confirm after fdatasync of the Raft log; acks unconfirmed"
+    durability = (
+        "quorum queue of one node: fdatasync of the Raft log before a confirm; acks have none"
+    )
     client = "aio-pika"
 
     def __init__(self, folder: Path) -> None:
@@ -108,9 +110,7 @@ class RabbitMQ(ProcessPeer):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq"),
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "environment"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-                "-kernel inet_dist_use_interface {127,0,0,1}"
-            ),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ("-kernel inet_dist_use_interface {127,0,0,1}"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._epmd_port),
         }

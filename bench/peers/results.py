@@ -5,7 +5,9 @@ A file in ``bench/results`` holds every run, so that medians and tables can be m
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -14,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.machine import Machine
-from bench.measuring import Figure
+from bench.measuring import Figure, scratch
 from bench.peers.cost import Cost
 from bench.peers.probe import Verdict
 
@@ -98,9 +100,11 @@ class Results(Struct, kw_only=True):
     #: Of the other benchmarks, by part.
     figures: dict[str, list[Figure]] = {}
 
-    def median(self, workload: str, peer: str, value: Callable[[Run], float | None]) -> float | None:
+    def median(
+        self, workload: str, peer: str, value: Callable[[Run], float | None]
+    ) -> float | None:
         """The median over the rounds that have the value; None if none has."""
-        runs = self.runs.get(workload, {}).get(peer, [])
+        runs = self.of_peer(workload, peer)
         values = [found for run in runs if (found := value(run)) is not None]
         return median(values) if values else None
 
@@ -116,7 +120,30 @@ class Results(Struct, kw_only=True):
     def load(cls, path: Path) -> Results:
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
+    @classmethod
+    def open(cls, path: Path | None) -> Results:
+        """New results; if there is a file, with those in it that are not measured again."""
+        with scratch() as folder:
+            machine = Machine.describe(folder)
+        new = cls(date=datetime.now(UTC).date().isoformat(), commit=_commit(), machine=machine)
+        if path is not None and path.exists():
+            old = cls.load(path)
+            new.plan, new.peers, new.runs, new.figures = old.plan, old.peers, old.runs, old.figures
+        return new
+
 
 def newest_results() -> Results:
     """The last file by name: names begin with the date."""
     return Results.load(max(FOLDER.glob("*.json")))
+
+
+def _commit() -> str:
+    """The revision of the repository, marked if files have been changed since."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=FOLDER.parent,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return said.stdout.strip() or "unknown"

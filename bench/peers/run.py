@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from bench.measuring import scratch
 from bench.peers.client import FILLING
@@ -138,9 +138,7 @@ def _backlog(peer: Peer, workload: Workload, probe: Probe, plan: Plan) -> Run:
         clients.check()
         probe.phase = Phase.END
         clients.end("consumer")
-    return Run(
-        messages=messages, cost=cost, waiting=waiting, idle_bytes=idle, filled_bytes=filled
-    )
+    return Run(messages=messages, cost=cost, waiting=waiting, idle_bytes=idle, filled_bytes=filled)
 
 
 # -- W8 ----------------------------------------------------------------------------------------
@@ -167,9 +165,7 @@ def _crash(peer: Peer, workload: Workload, probe: Probe, plan: Plan) -> Run:
         clients.check()
         probe.phase = Phase.END
         clients.end("consumer")
-    return Run(
-        verdict=probe.verdict(), settled_again=probe.received_since(settled, received)
-    )
+    return Run(verdict=probe.verdict(), settled_again=probe.received_since(settled, received))
 
 
 _WAYS: Final = {"W7": _backlog, "W8": _crash}
@@ -186,7 +182,7 @@ class _Clients:
         self._expected = probe.ready_clients()
         self._running: dict[str, GuardedProcess] = {}
 
-    def __enter__(self) -> _Clients:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

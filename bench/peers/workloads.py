@@ -34,7 +34,7 @@ class Workload(Struct, frozen=True):
         return self.consumers > 0
 
 
-_CYCLE: Final = {"producers": 1, "batch": BATCH, "ahead": 5_000}
+_AHEAD: Final = 5_000
 
 WORKLOADS: Final = {
     workload.name: workload
@@ -45,15 +45,19 @@ WORKLOADS: Final = {
         Workload(
             "W4",
             "a producer and a consumer process, 100 messages per call, acked together",
+            producers=1,
+            batch=BATCH,
             consumers=1,
             limit=BATCH,
-            **_CYCLE,
+            ahead=_AHEAD,
         ),
         Workload(
             "W5",
             "as W4, but 32 concurrent consumers with one message at a time",
+            producers=1,
+            batch=BATCH,
             consumers=32,
-            **_CYCLE,
+            ahead=_AHEAD,
         ),
         Workload(
             "W6",
@@ -72,9 +76,11 @@ WORKLOADS: Final = {
         Workload(
             "W8",
             "as W4; the server is killed with SIGKILL, started again, and drained",
+            producers=1,
+            batch=BATCH,
             consumers=1,
             limit=BATCH,
-            **_CYCLE,
+            ahead=_AHEAD,
         ),
     )
 }
