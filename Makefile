@@ -9,6 +9,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Is newer than pyproject.toml when the environment has what that file asks for.
 INSTALLED := $(VENV)/.installed
+# The same for what only benchmarks need.
+BENCH_INSTALLED := $(VENV)/.installed-bench
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
 # What Spark runs on.
@@ -16,6 +18,8 @@ JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
     $(JAVA)
+# More peers that benchmarks compare with.
+BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
 WORKERS ?= 3
 CORES := $(shell nproc)
@@ -25,7 +29,7 @@ CODE := $(wildcard src tests bench examples)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test quick laws check bench format clean system java
+.PHONY: help run demo test quick laws check bench figures format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,8 +56,12 @@ check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/mypy $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: system $(INSTALLED) ## Measure engine, server, client and pipeline against disk, bare ASGI, Redis, bare Spark
+bench: $(BENCH_INSTALLED) ## Measure everything, and Redis, RabbitMQ, PGMQ, beanstalkd and Celery on the same work
+	@PYTHON=$(PYTHON3) scripts/system-packages $(BENCH_PACKAGES)
 	$(PYTHON) -m bench
+
+figures: $(INSTALLED) ## Rewrite the tables in README.md and docs/performance.md from the newest results
+	$(PYTHON) -m bench.performance_page
 
 format: $(INSTALLED) ## Format the code and sort its imports
 	$(VENV)/bin/ruff check --fix-only .
@@ -71,4 +79,8 @@ java: # Install Java, if there is none
 
 $(INSTALLED): pyproject.toml scripts/virtualenv
 	PYTHON=$(PYTHON3) scripts/virtualenv
+	@touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@

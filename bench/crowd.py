@@ -29,8 +29,9 @@ _OTHER_FILES = 256
 _POLL_S = 0.05
 
 
-async def waiting_consumers(rounds: int, crowd: int = CROWD) -> list[Figure]:
+async def waiting_consumers(rounds: int) -> list[Figure]:
     """From the publish call to one of many consumers that wait in one queue, of a single one."""
+    crowd = CROWD
     pairs: list[tuple[float, float]] = []
     memory = 0
     with scratch() as folder, _files(crowd), penstock_server(folder) as server:
@@ -101,9 +102,9 @@ async def _wake_ms(q: Client, queue: str, woken: asyncio.Queue[float]) -> float:
     return middle(times)
 
 
-async def connections(seconds: float, rounds: int, crowd: int = CROWD) -> list[Figure]:
+async def connections(seconds: float, rounds: int) -> list[Figure]:
     """Single publishes over very many connections, of the number that the server is tuned for."""
-    return await asyncio.to_thread(_connections, seconds, rounds, crowd)
+    return await asyncio.to_thread(_connections, seconds, rounds, CROWD)
 
 
 def _connections(seconds: float, rounds: int, crowd: int) -> list[Figure]:

@@ -39,9 +39,13 @@ MB = 2**20
 BATCH_JSON = "application/vnd.penstock.batch+json"
 BATCH_MSGPACK = "application/vnd.penstock.batch+msgpack"
 ARROW = "application/vnd.apache.arrow.stream"
+#: The largest body of a request.
+LARGEST = 64 * MB
 BUDGET = 128 * MB
 #: Callers that request about 20 MB each and read nothing.
 CALLERS = 48
+#: How long they are watched.
+UNREAD_S = 10.0
 #: The budget, as much again for building replies, what twelve claims read before it is counted
 #: (240 MB), and what the allocator keeps.
 MEMORY_RATIO = 5.0
@@ -51,7 +55,7 @@ Request: TypeAlias = tuple[str, str, str, bytes]
 
 def _bomb() -> bytes:
     sink = io.BytesIO()
-    batch = pa.record_batch({"payload": [bytes(256 * MB)]})
+    batch = pa.record_batch({"payload": [bytes(4 * LARGEST)]})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write(batch)
@@ -62,22 +66,23 @@ def hostile() -> Iterator[tuple[Request, int]]:
     """Requests that are expensive to read, and the expected status of each."""
     publish = "/v1/topics/hostile/messages"
     tiny = b'{"payload":1}'
-    many = b'{"messages":[' + b",".join([tiny] * (63 * MB // 14)) + b"]}"
+    many = b'{"messages":[' + b",".join([tiny] * (LARGEST // 14 - 10_000)) + b"]}"
     yield ("POST", publish, BATCH_JSON, many), 413
-    packed = msgspec.msgpack.encode({"messages": [{"payload": b""}] * 5_000_000})
+    packed = msgspec.msgpack.encode({"messages": [{"payload": b""}] * (LARGEST // 13)})
     yield ("POST", publish, BATCH_MSGPACK, packed), 413
-    headers = b'{"messages":[{"payload":1,"headers":{' + b'"a":1,' * (10 * MB) + b'"a":1}}]}'
+    headers = b'{"messages":[{"payload":1,"headers":{' + b'"a":1,' * (LARGEST // 7) + b'"a":1}}]}'
     yield ("POST", publish, BATCH_JSON, headers), 413
+    # Only so large is it refused for its size, and not for its depth.
     nested = b'{"messages":[{"payload":' + b"[" * (8 * MB) + b"]" * (8 * MB) + b"}]}"
     yield ("POST", publish, BATCH_JSON, nested), 413
     yield ("POST", publish, ARROW, _bomb()), 413
-    grants = b'{"grants":[' + b'"publish:*",' * 5_000_000 + b'"a"]}'
+    grants = b'{"grants":[' + b'"publish:*",' * (LARGEST // 13) + b'"a"]}'
     yield ("POST", "/v1/keys", "application/json", grants), 413
-    ids = b'{"ids":[' + b"1," * (2 * MB) + b"1]}"
+    ids = b'{"ids":[' + b"1," * (LARGEST // 32) + b"1]}"
     yield ("POST", "/v1/queues/live/replays", "application/json", ids), 413
     # Large valid bodies are processed in pieces too, up to the commit.
     item = {"payload": {"text": "x" * 5_000, "list": list(range(900))}}
-    good = json.dumps({"messages": [item] * 6_000}).encode()
+    good = json.dumps({"messages": [item] * (LARGEST // 11_000)}).encode()
     yield ("POST", "/v1/topics/checked/messages", BATCH_JSON, good), 201
     keyed = [{"payload": number, "key": f"{number}", "id": f"{number}"} for number in range(10_000)]
     for name in ("first", "second"):
@@ -161,7 +166,9 @@ async def holds(rounds: int) -> Figure:
                 await load
                 found.append(longest)
     return of_bound(
-        "longest loop hold, bodies of up to 64 MiB that cost much to read", found, HOLD_MS
+        f"longest loop hold, bodies of up to {LARGEST // MB} MiB that cost much to read",
+        found,
+        HOLD_MS,
     )
 
 
@@ -208,7 +215,7 @@ def _unread() -> int:
         for number in range(CALLERS):
             caller = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             caller.sendall(requests[number % len(requests)].encode())
-        until = time.monotonic() + 10
+        until = time.monotonic() + UNREAD_S
         while time.monotonic() < until:
             most = max(most, _rss(server))
             time.sleep(0.02)

@@ -1,9 +1,9 @@
 """Killing the archiver: compares the lake after ten kills with one from an undisturbed run.
 
-Every run of ``penstock pipeline archive`` is a separate process group, killed by SIGKILL at a
-randomly chosen change of the lake's files: while a file is written, before or after one is moved
-into place, during a commit, or during compaction. The comparison at the end covers every entry with
-the hash of its payload, as a plain Parquet reader finds them.
+``penstock pipeline archive`` runs in a separate process group, killed by SIGKILL at a randomly
+chosen change of the lake's files: while a file is written, before or after one is moved into place,
+during a commit, or during compaction. A last run completes the lake. The comparison at the end
+covers every entry with the hash of its payload, as a plain Parquet reader finds them.
 ``python -m bench.pipeline_kills --messages 100000`` runs it alone.
 """
 
@@ -16,15 +16,18 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pyarrow.parquet as pq
 
 from bench.measuring import Figure, scratch
-from bench.pipeline_lake import publish_documents
+from bench.pipeline_lake import archive_once, publish_documents
 from bench.processes import penstock_server
+from bench.spark import bench_session
+from penstock.pipeline.remote import Server
 
 __all__ = ["killing"]
 
@@ -45,21 +48,27 @@ _SETTINGS: Final = {
 
 def killing(messages: int, kills: int = KILLS) -> Figure:
     """Entries that are the same in both lakes, as a share of those in either."""
-    with scratch() as folder, penstock_server(folder) as served:
+    step = max(_LEAST_STEP, messages // _STEPS)
+    with (
+        scratch() as folder,
+        penstock_server(folder) as served,
+        bench_session(folder) as spark,
+    ):
         publish_documents(served.url, messages)
-        archiver = _Archiver(served.url, max(_LEAST_STEP, messages // _STEPS))
-        changes = archiver.run(folder / "undisturbed")
+        server, undisturbed = Server(served.url), folder / "undisturbed"
+        with _Changes(undisturbed) as changes:
+            archive_once(spark, server, undisturbed, "undisturbed", step)
         chance = random.Random(7)
         lake = folder / "killed"
         died = 0
         while died < kills:
-            if archiver.run(lake, until=chance.randint(1, changes)) < 0:
+            if _kill(served.url, lake, step, after=chance.randint(1, changes.count)):
                 died += 1
             else:
                 # It finished before it could be killed: start over.
                 lake = folder / f"killed-{died}"
-        archiver.run(lake)
-        expected, found = _entries(folder / "undisturbed"), _entries(lake)
+        archive_once(spark, server, lake, "last", step)
+        expected, found = _entries(undisturbed), _entries(lake)
     alike = len(expected & found)
     if len(expected) != messages:
         raise AssertionError(f"{len(expected)} entries were archived of {messages}")
@@ -72,41 +81,57 @@ def killing(messages: int, kills: int = KILLS) -> Figure:
     )
 
 
-class _Archiver:
-    """Runs the job in separate processes."""
-
-    def __init__(self, url: str, step: int) -> None:
-        settings = [word for item in _SETTINGS.items() for word in ("--conf", "=".join(item))]
-        self._words = [
+def _kill(url: str, lake: Path, step: int, after: int) -> bool:
+    """Run the archiver until so many changes of its files; returns whether it was killed."""
+    settings = [word for item in _SETTINGS.items() for word in ("--conf", "=".join(item))]
+    process = subprocess.Popen(
+        [
             *(sys.executable, "-m", "penstock", "pipeline", "archive", "--no-history"),
             *("--url", url, "--master", "local[2]", "--step", str(step), *settings),
-        ]
-
-    def run(self, lake: Path, until: int | None = None) -> int:
-        """Returns how often the files changed; -1 if it was killed after ``until`` changes."""
-        process = subprocess.Popen(
-            [*self._words, "--lake", str(lake)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        changes, seen = 0, _files(lake)
-        try:
-            while process.poll() is None:
-                now = _files(lake)
-                changes += len(now ^ seen)
-                seen = now
-                if until is not None and changes >= until:
-                    return -1
+            *("--lake", str(lake)),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with _Changes(lake) as changes:
+            while process.poll() is None and changes.count < after:
                 time.sleep(_LOOK_S)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            _, said = process.communicate()
-        if process.returncode:
-            raise AssertionError(f"the archiver ended with {process.returncode}: {said[-2000:]}")
-        return changes
+    finally:
+        is_killed = process.poll() is None
+        if is_killed:
+            os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    if process.returncode and not is_killed:
+        raise AssertionError(f"the archiver ended with {process.returncode}: {said[-2000:]}")
+    return is_killed
+
+
+class _Changes:
+    """Counts files that come and go in a folder, on a thread, until the end of the block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.count = 0
+        self._folder = folder
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen = _files(self._folder)
+        while not self._is_over.wait(_LOOK_S):
+            now = _files(self._folder)
+            self.count += len(now ^ seen)
+            seen = now
 
 
 def _files(lake: Path) -> set[str]:

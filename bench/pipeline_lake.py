@@ -28,7 +28,7 @@ from penstock.pipeline.jobs.job import run_job
 from penstock.pipeline.remote import Server
 from penstock.pipeline.tables import read_table
 
-__all__ = ["archiving", "publish_documents"]
+__all__ = ["archive_once", "archiving", "publish_documents"]
 
 MESSAGES: Final = 1_000_000
 _BATCH: Final = 5_000
@@ -57,7 +57,7 @@ def _measure(
         shutil.rmtree(lake, ignore_errors=True)
         read.append(messages / _read(spark, server))
         begin = time.perf_counter()
-        summary = _archive(spark, server, lake, f"run-{number}")
+        summary = archive_once(spark, server, lake, f"run-{number}")
         archived.append(messages / (time.perf_counter() - begin))
         if summary["entries"] != messages:
             raise AssertionError(f"{summary['entries']} entries were archived of {messages}")
@@ -88,11 +88,14 @@ def _read(spark: SparkSession, server: Server) -> float:
     return time.perf_counter() - begin
 
 
-def _archive(spark: SparkSession, server: Server, lake: Path, run: str) -> Summary:
+def archive_once(
+    spark: SparkSession, server: Server, lake: Path, run: str, step: int | None = None
+) -> Summary:
+    """Archive what is new, in a run of that name."""
     options = JobOptions(server=server, lake=str(lake))
     context = JobContext(options, run=run, job="archive", spark=spark)
     try:
-        return run_job(lambda one: archive(one, history=False, tell=False), context)
+        return run_job(lambda one: archive(one, history=False, tell=False, step=step), context)
     finally:
         context.close()
 

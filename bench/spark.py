@@ -20,7 +20,11 @@ CORES: Final = 2
 
 @contextmanager
 def bench_session(folder: Path) -> Iterator[SparkSession]:
-    """A session that ends with the block."""
+    """A session that ends with the block, or the one that the process has already."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
     # Workers must be able to import the benchmarks.
     here = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))

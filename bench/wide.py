@@ -39,8 +39,9 @@ class Wide(msgspec.Struct, frozen=True):
     few: float
 
 
-async def wide(queues: int = QUEUES) -> list[Figure]:
+async def wide() -> list[Figure]:
     """Opening, memory, and claims from one queue after the other."""
+    queues = QUEUES
     with scratch() as folder:
         command = [sys.executable, "-m", "bench.wide", str(folder), str(queues)]
         done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from bench.measuring import Figure
 from bench.peers.registry import NAMES
-from bench.peers.results import Results, Run
+from bench.peers.results import PeerInfo, Results, Run
 from bench.peers.workloads import WORKLOADS
 
 __all__ = ["comparison", "figures_table", "machine_line", "peers_tables"]
@@ -16,6 +16,7 @@ __all__ = ["comparison", "figures_table", "machine_line", "peers_tables"]
 _RATES: Final = ("W1", "W2", "W3", "W4", "W5", "W7")
 #: Those whose latency says something: without a queue of messages that wait.
 _LATENCIES: Final = ("W1", "W2", "W3", "W6")
+_COSTS: Final = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
 _NONE: Final = "-"
 #: Ours, that a peer is compared with.
 _COUNTERPARTS: Final = {
@@ -25,6 +26,21 @@ _COUNTERPARTS: Final = {
     "celery": "penstock",
     "pgmq": "penstock-postgresql",
 }
+_RATE_CAPTION: Final = (
+    "Messages per second. In brackets: Penstock's rate as a multiple of the peer's."
+)
+_LATENCY_CAPTION: Final = (
+    "Latency in milliseconds, median / 99th percentile: of a publish call (W1, W2, and W3 with its"
+    " 100 messages), and from the publish call to the handler (W6)."
+)
+_COST_CAPTION: Final = (
+    "Processor seconds per million messages, server + clients. In brackets: disk flushes per"
+    " thousand messages."
+)
+_REST_CAPTION: Final = (
+    "Memory of the server, empty and with the messages of W7 waiting; messages lost, and settled"
+    " messages delivered again, after a SIGKILL (W8)."
+)
 
 Value: TypeAlias = Callable[[Run], float | None]
 
@@ -32,41 +48,37 @@ Value: TypeAlias = Callable[[Run], float | None]
 def peers_tables(results: Results) -> str:
     """Everything that was measured on the peers."""
     peers = [name for name in NAMES if name in results.peers]
-    return "\n".join(
+    sections = (
         (
-            "Messages per second. In brackets: Penstock's rate as a multiple of the peer's.",
-            "",
-            _by_workload(peers, _RATES, lambda peer, work: _rate(results, peer, work)),
-            "Latency in milliseconds, median / 99th percentile: of a publish call (W1, W2, and W3",
-            "with its 100 messages), and from the publish call to the handler (W6).",
-            "",
-            _by_workload(peers, _LATENCIES, lambda peer, work: _latency(results, peer, work)),
-            "Processor seconds per million messages, server + clients. In brackets: disk flushes",
-            "per thousand messages.",
-            "",
-            _by_workload(
-                peers, (*_RATES[:5], "W6", "W7"), lambda peer, work: _cost(results, peer, work)
-            ),
-            "Memory of the server, empty and with the messages of W7 waiting; messages lost, and",
-            "settled messages delivered again, after a SIGKILL (W8).",
-            "",
-            _table(
-                ("peer", "empty", "filled", "waiting", "lost", "settled again"),
-                ([peer, *_memory(results, peer), *_crash(results, peer)] for peer in peers),
-            ),
+            _RATE_CAPTION,
+            ("peer", *_RATES),
+            [[peer, *(_rate(results, peer, work) for work in _RATES)] for peer in peers],
+        ),
+        (
+            _LATENCY_CAPTION,
+            ("peer", *_LATENCIES),
+            [[peer, *(_latency(results, peer, work) for work in _LATENCIES)] for peer in peers],
+        ),
+        (
+            _COST_CAPTION,
+            ("peer", *_COSTS),
+            [[peer, *(_cost(results, peer, work) for work in _COSTS)] for peer in peers],
+        ),
+        (
+            _REST_CAPTION,
+            ("peer", "empty", "filled", "waiting", "lost", "settled again"),
+            [[peer, *_memory(results, peer), *_crash(results, peer)] for peer in peers],
+        ),
+        (
             "What was measured:",
-            "",
-            _table(
-                ("peer", "a confirm means", "clients", "versions"),
-                (
-                    [
-                        *(peer, results.peers[peer].durability, results.peers[peer].client),
-                        ", ".join(map(" ".join, results.peers[peer].versions.items())),
-                    ]
-                    for peer in peers
-                ),
-            ),
-        )
+            ("peer", "a confirm means", "clients", "versions"),
+            [[peer, *_info(results.peers[peer])] for peer in peers],
+        ),
+    )
+    return "\n".join(
+        f"{caption}\n\n{_table(head, found)}"
+        for caption, head, rows in sections
+        if (found := [row for row in rows if set(row[1:]) != {_NONE}])
     )
 
 
@@ -170,6 +182,10 @@ def _crash(results: Results, peer: str) -> list[str]:
     return [str(lost), str(sum(run.settled_again for run in runs))]
 
 
+def _info(peer: PeerInfo) -> list[str]:
+    return [peer.durability, peer.client, ", ".join(map(" ".join, peer.versions.items()))]
+
+
 def _result(results: Results, workload: str, peer: str) -> str:
     """What matters most about a workload, for a reader in a hurry."""
     if failed := _failed(results, peer, workload):
@@ -200,13 +216,6 @@ def _failed(results: Results, peer: str, workload: str) -> str:
 
 
 # -- layout ------------------------------------------------------------------------------------
-
-
-def _by_workload(
-    peers: Sequence[str], workloads: Sequence[str], cell: Callable[[str, str], str]
-) -> str:
-    rows = ([peer, *(cell(peer, workload) for workload in workloads)] for peer in peers)
-    return _table(("peer", *workloads), (row for row in rows if set(row[1:]) != {_NONE}))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

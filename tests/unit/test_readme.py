@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -105,29 +104,9 @@ def test_what_make_demo_runs(tmp_path: Path) -> None:
     assert (tmp_path / "demo-report" / "index.html").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_what_make_bench_runs(tmp_path: Path) -> None:
-    """Every benchmark runs and checks its messages; the figures of so short a run mean nothing."""
+def test_what_make_bench_runs() -> None:
+    """The benchmarks themselves have their tests in ``tests/bench``."""
     assert any("-m bench" in line for line in _recipe("bench"))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "bench"),
-            *("--seconds", "0.05", "--rounds", "1", "--deep", "2000"),
-        ],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PENSTOCK_BENCH_DIR": str(tmp_path)},
-    )
-    assert done.returncode in (0, 1), done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 49, done.stderr
-    assert all(re.match(r" *\d+\.\d\d  \(at (least|most) \d+\.\d\d, ", line) for line in lines)
-    # One of them is no measurement: nothing is lost or doubled by a death.
-    [killed] = [line for line in lines if "killed" in line]
-    assert killed.split()[0] == "1.00"
 
 
 def test_what_make_test_runs() -> None:
