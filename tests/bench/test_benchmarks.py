@@ -40,7 +40,7 @@ async def check(figures: AsyncIterator[Figure], count: int) -> None:
 async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("SEGMENTS", 2), ("WAITING", 200), ("DUE", 1_000)):
         monkeypatch.setattr(bench.bounds, name, size)
-    for name, size in (("LARGEST", 2**22), ("CALLERS", 4), ("UNREAD_S", 0.1)):
+    for name, size in (("LARGEST", 2**22), ("CALLERS", 4), ("UNREAD_S", 0)):
         monkeypatch.setattr(bench.hostile, name, size)
     for name, size in (("COUNT", 20), ("QUEUES", 100), ("LARGE_COUNT", 2)):
         monkeypatch.setattr(bench.heavy, name, size)

@@ -10,7 +10,7 @@ import bench.peers.penstock_http
 import bench.peers.registry
 from bench.peers.peer import MissingPeer, find_program
 from bench.peers.registry import NAMES, find_peer
-from bench.peers.results import Plan
+from bench.peers.results import Plan, Results
 from bench.peers.rounds import run_rounds
 from bench.peers.run import run
 from bench.peers.workloads import WORKLOADS
@@ -73,7 +73,7 @@ def test_a_missing_program_names_its_package() -> None:
 
 
 def test_a_peer_that_is_missing_is_left_out_and_named(
-    results: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(bench.peers.registry._CLASSES, "rabbitmq", "surely_not_installed:Peer")
     run_rounds(results, PLAN, ["rabbitmq"], ["W1"])
