@@ -20,8 +20,10 @@ from bench.measuring import Figure, scratch
 from bench.peers.cost import Cost
 from bench.peers.probe import Verdict
 
-__all__ = ["FOLDER", "PeerInfo", "Plan", "Results", "Run", "newest_results"]
+__all__ = ["BUSY_SHARE", "FOLDER", "PeerInfo", "Plan", "Results", "Run", "newest_results"]
 
+#: More than this of all processors, and a run says more about the other programs.
+BUSY_SHARE: Final = 0.08
 FOLDER: Final = Path(__file__).parents[1] / "results"
 
 

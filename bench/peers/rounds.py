@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Final
 
 from bench.peers.peer import MissingPeer, Peer
 from bench.peers.registry import NAMES, find_peer
-from bench.peers.results import PeerInfo, Plan, Results, Run
+from bench.peers.results import BUSY_SHARE, PeerInfo, Plan, Results, Run
 from bench.peers.run import run
 from bench.peers.workloads import WORKLOADS
 
 __all__ = ["run_rounds"]
-
-#: More than this of all processors, and a run says more about the other programs.
-_BUSY_SHARE: Final = 0.08
 
 
 def run_rounds(
@@ -63,7 +59,7 @@ def _summary(done: Run) -> str:
     if done.verdict is not None:
         verdict = done.verdict
         parts.append(f"{verdict.lost} lost, {verdict.duplicates} twice, {verdict.damaged} damaged")
-    if done.cost is not None and done.cost.foreign_share > _BUSY_SHARE:
+    if done.cost is not None and done.cost.foreign_share > BUSY_SHARE:
         parts.append(f"BUSY: other programs used {done.cost.foreign_share:.0%} of the processors")
     return "; ".join(parts)
 

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from bench.measuring import Figure
 from bench.peers.registry import NAMES
-from bench.peers.results import PeerInfo, Results, Run
+from bench.peers.results import BUSY_SHARE, PeerInfo, Results, Run
 from bench.peers.workloads import WORKLOADS
 
 __all__ = ["comparison", "figures_table", "machine_line", "peers_tables"]
@@ -132,7 +132,21 @@ def machine_line(results: Results) -> str:
         f"Measured on {results.date} at revision {results.commit}, {rounds}, {plan.seconds:g} s"
         f" per run: {machine.processor}, {machine.cores} cores, {machine.memory_gb} GB;"
         f" {machine.filesystem}, a write of 1 KiB with fdatasync takes {machine.sync_us} µs;"
-        f" {machine.system}, Linux {machine.kernel}, Python {machine.python}.\n"
+        f" {machine.system}, Linux {machine.kernel}, Python {machine.python}.{_busy(results)}\n"
+    )
+
+
+def _busy(results: Results) -> str:
+    """A warning, if other programs used the processors meanwhile."""
+    runs = [run for peers in results.runs.values() for runs in peers.values() for run in runs]
+    shares = [run.cost.foreign_share for run in runs if run.cost is not None]
+    busy = sum(share > BUSY_SHARE for share in shares)
+    if not busy:
+        return ""
+    return (
+        f" **The machine was busy:** in {busy} of {len(shares)} runs other programs used more than"
+        f" {BUSY_SHARE:.0%} of the processors, at most {max(shares):.0%}. The figures are a"
+        " placeholder until a quiet run."
     )
 
 

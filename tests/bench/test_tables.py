@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.machine import Machine
@@ -98,6 +99,17 @@ def test_a_lost_message_misses_its_target(results: Results) -> None:
     results.runs["W8"]["penstock"].append(crash(1, 0))
     (lost,) = [one for one in target_figures(results) if "lost" in one.name]
     assert not lost.holds
+
+
+def test_a_busy_machine_is_named(results: Results) -> None:
+    assert "busy" not in machine_line(results)
+    done = results.runs["W1"]["redis"][0]
+    assert done.cost is not None
+    cost = msgspec.structs.replace(done.cost, foreign_share=0.5)
+    results.runs["W1"]["redis"][0] = msgspec.structs.replace(done, cost=cost)
+    assert "in 1 of 9 runs other programs used more than 8% of the processors, at most 50%" in (
+        machine_line(results)
+    )
 
 
 def test_the_machine_and_other_figures(results: Results) -> None:
