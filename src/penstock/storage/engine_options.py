@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -77,3 +78,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     limits_throughput: bool = False
     """``claim`` enforces a queue's ``throughput_limit`` across all processes, and ``next_due``
     includes it. Otherwise the broker, which is then the only one, enforces it."""
+    bytes_per_message: int = 0
+    """Memory that every message of the log costs, about; 0: memory is bounded at any depth."""
+    meant_for_messages: int | None = None
+    """How many messages the engine is meant for; None: as many as the disk holds."""
+    inbox_root: Path | None = None
+    """The directory whose ``inbox/<topic>/`` publishes what is moved there; None: no inbox."""

@@ -21,6 +21,7 @@ Opener: TypeAlias = Callable[[SplitResult, EngineOptions], Awaitable[Engine]]
 _SLATEDB: Final = "penstock.storage.keyvalue.opening:open_slatedb"
 #: Scheme to "module:function".
 SCHEMES: Final[dict[str, str]] = {
+    "files": "penstock.storage.keyvalue.opening:open_files",
     "memory": "penstock.storage.keyvalue.opening:open_memory",
     "mysql": "penstock.storage.sql.engine:open_mysql",
     "postgresql": "penstock.storage.sql.engine:open_postgresql",

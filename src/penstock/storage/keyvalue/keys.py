@@ -16,8 +16,13 @@ from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
 from penstock.storage.keyvalue.encoding import pack_var_u64, prefix_end, terminated
 
 __all__ = [
+    "ACTIVE_PREFIX",
     "DEDUP_SLOT_PREFIX",
+    "DELAYED_PREFIX",
+    "DONE_PREFIX",
+    "EXPIRED_PREFIX",
     "EXPONENT_SHIFT",
+    "FAILED_PREFIX",
     "FORMAT_KEY",
     "IDENTITY_KEY",
     "LANES",
@@ -75,9 +80,9 @@ LANE_SPAN: Final = 10**17
 _CAPACITIES: Final = (1, 10, 100, 1_000, 10_000)
 
 PAYLOAD_PREFIX: Final = b"\x01\x01"
-_ACTIVE = b"\x01\x02"
-_DONE = b"\x01\x03"
-_FAILED = b"\x01\x04"
+ACTIVE_PREFIX: Final = b"\x01\x02"
+DONE_PREFIX: Final = b"\x01\x03"
+FAILED_PREFIX: Final = b"\x01\x04"
 _ATTEMPTS = b"\x01\x05"
 SPEC_PREFIX: Final = b"\x01\x06"
 _OURS = b"\x01\x07"
@@ -85,12 +90,12 @@ _OURS = b"\x01\x07"
 FORMAT_KEY: Final = _OURS + b"\x00"
 _STATE = _OURS + b"\x01"
 _LEASES = _OURS + b"\x02"
-_DELAYED = _OURS + b"\x03"
+DELAYED_PREFIX: Final = _OURS + b"\x03"
 _PLACE = _OURS + b"\x04"
 _EXPIRY = _OURS + b"\x05"
 _TRAIL = _OURS + b"\x06"
 _RESULT = _OURS + b"\x07"
-_EXPIRED = _OURS + b"\x08"
+EXPIRED_PREFIX: Final = _OURS + b"\x08"
 _RETENTION = _OURS + b"\x09"
 _PARTITION = _OURS + b"\x0a"
 _SEQUENCE = _OURS + b"\x0b"
@@ -328,18 +333,18 @@ class QueueKeys:
         home_name = terminated(f"{tenant}/{home}{suffix}".encode())
         self._name = name
         self.spec = SPEC_PREFIX + f"{tenant}/{queue}".encode()
-        self.active = _ACTIVE + name
-        self.done = _DONE + name
-        self.failed = _FAILED + home_name
+        self.active = ACTIVE_PREFIX + name
+        self.done = DONE_PREFIX + name
+        self.failed = FAILED_PREFIX + home_name
         self.attempts = _ATTEMPTS + home_name
         self.state = _STATE + name
         self.leases = _LEASES + name
-        self.delayed = _DELAYED + name
+        self.delayed = DELAYED_PREFIX + name
         self.place = _PLACE + name
         self.expiry = _EXPIRY + name
         self.trail = _TRAIL + home_name
         self.result = _RESULT + name
-        self.expired = _EXPIRED + name
+        self.expired = EXPIRED_PREFIX + name
         self.retention = _RETENTION + name
         self.partition = _PARTITION + name
         self.sequence = _SEQUENCE + name
@@ -350,7 +355,7 @@ class QueueKeys:
     def ranges(self) -> list[tuple[bytes, bytes]]:
         """The ranges of all keys of the queue except its spec, for deletion."""
         prefixes = (
-            *(kind + self._name for kind in (_ACTIVE, _DONE, _FAILED, _ATTEMPTS)),
+            *(kind + self._name for kind in (ACTIVE_PREFIX, DONE_PREFIX, FAILED_PREFIX, _ATTEMPTS)),
             *(_OURS + bytes((kind,)) + self._name for kind in range(_STATE[2], _REPLAYED[2] + 1)),
             self.position,
         )

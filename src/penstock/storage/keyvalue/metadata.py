@@ -27,6 +27,7 @@ __all__ = [
     "encode_metadata",
     "entering",
     "expires_at_of",
+    "offset_and_topic",
 ]
 
 VERSION: Final = 1
@@ -240,3 +241,13 @@ def _decode_headers(encoded: bytes, position: int, count: int) -> dict[str, Head
 def _text(encoded: bytes, position: int) -> tuple[str, int]:
     end = position + 2 + (encoded[position] | encoded[position + 1] << 8)
     return encoded[position + 2 : end].decode(), end
+
+
+def offset_and_topic(metadata: bytes) -> tuple[int, str]:
+    """Only these two, without verifying the checksum; for displays."""
+    try:
+        (size,) = _U16.unpack_from(metadata, _HEAD.size)
+        topic = metadata[_HEAD.size + _U16.size : _HEAD.size + _U16.size + size]
+        return int(_HEAD.unpack_from(metadata)[1]), topic.decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise StoreCorrupt("The metadata of a message cannot be decoded.") from error

@@ -1,4 +1,4 @@
-"""Opens a key-value store by URL: RocksDB, SlateDB or memory."""
+"""Opens a key-value store by URL: RocksDB, SlateDB, files or memory."""
 
 from __future__ import annotations
 
@@ -6,27 +6,53 @@ import asyncio
 from pathlib import Path
 from urllib.parse import SplitResult, unquote
 
+from msgspec.structs import replace
+
 from penstock.errors import BadUrl
 from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.keyvalue.adapters.files.adapter import (
+    BYTES_PER_MESSAGE,
+    MAX_MESSAGES,
+    FilesAdapter,
+)
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 
-__all__ = ["open_memory", "open_rocksdb", "open_slatedb"]
+__all__ = ["open_files", "open_memory", "open_rocksdb", "open_slatedb"]
 
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
     """``rocksdb:///absolute/path`` or ``rocksdb:relative/path``."""
+    path = _path(url)
+    # Imported here so that programs without RocksDB stores do not load RocksDB.
+    from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
+
+    return await KeyValueEngine.open(RocksDBAdapter(path), options)
+
+
+async def open_files(url: SplitResult, options: EngineOptions) -> Engine:
+    """``files:///absolute/path`` or ``files:relative/path``."""
+    path = _path(url)
+    engine = await KeyValueEngine.open(FilesAdapter(path), options)
+    engine.capabilities = replace(
+        engine.capabilities,
+        bytes_per_message=BYTES_PER_MESSAGE,
+        meant_for_messages=MAX_MESSAGES,
+        inbox_root=path,
+    )
+    return engine
+
+
+def _path(url: SplitResult) -> Path:
     path = unquote(url.path)
     sound = path.isprintable() and "\0" not in path
     if url.netloc or not path or url.query or url.fragment or not sound:
         raise BadUrl(
-            f"{url.geturl()!r} is not rocksdb:///path (three slashes before an absolute path).",
+            f"{url.geturl()!r} is not {url.scheme}:///path (three slashes before an absolute "
+            "path).",
             field="url",
         )
-    # Imported here so that programs without RocksDB stores do not load RocksDB.
-    from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
-
-    return await KeyValueEngine.open(RocksDBAdapter(Path(path)), options)
+    return Path(path)
 
 
 async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:

@@ -20,7 +20,7 @@ from typing import Final
 
 from penstock.errors import StoreLocked, StoreUnavailable
 
-__all__ = ["FILE_MODE", "lock_folder", "prepare_folder", "tighten_files"]
+__all__ = ["FILE_MODE", "FOLDER_MODE", "lock_folder", "prepare_folder", "tighten_files"]
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -65,11 +65,11 @@ def prepare_folder(path: Path) -> None:
         )
 
 
-def lock_folder(path: Path) -> int:
+def lock_folder(path: Path, *, required: bool = False) -> int:
     """Lock the directory for this adapter; returns the descriptor to close to unlock it.
 
     RocksDB takes its own lock only for writing, and a store that another process is writing to
-    looks damaged to a reader.
+    looks damaged to a reader. ``required``: nothing else excludes a second writer.
     """
     folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -77,7 +77,12 @@ def lock_folder(path: Path) -> int:
     except BlockingIOError as error:
         os.close(folder)
         raise StoreLocked(f"The store {path} is already open.", field="url") from error
-    except OSError:
+    except OSError as error:
+        if required:
+            os.close(folder)
+            raise StoreUnavailable(
+                f"The store directory {path} is on a file system without locks.", field="url"
+            ) from error
         # The file system has no such locks; RocksDB's lock still excludes a second writer.
         _log.warning("The directory %s cannot be locked.", path)
     return folder
