@@ -18,7 +18,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Final
 
@@ -28,17 +28,19 @@ from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.files.checkpoint import Checkpoint, sync_file_system
-from penstock.storage.keyvalue.adapters.files.journal import Journal, encode_commit
-from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
-from penstock.storage.keyvalue.adapters.files.payload_index import PayloadIndex
-from penstock.storage.keyvalue.adapters.files.queue_folders import SHOWN_PREFIXES, QueueFolders
-from penstock.storage.keyvalue.adapters.files.recovery import (
-    Recovered,
+from penstock.storage.keyvalue.adapters.files.commit_body import (
+    CommitHead,
+    encode_commit,
     is_payload,
     offset_of_key,
-    payloads_of_journals,
-    read_store,
+    split_commit,
 )
+from penstock.storage.keyvalue.adapters.files.journal import Journal
+from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
+from penstock.storage.keyvalue.adapters.files.payload_index import PayloadIndex
+from penstock.storage.keyvalue.adapters.files.payload_region import JournalSource, PayloadRegion
+from penstock.storage.keyvalue.adapters.files.queue_folders import SHOWN_PREFIXES, QueueFolders
+from penstock.storage.keyvalue.adapters.files.recovery import read_store
 from penstock.storage.keyvalue.adapters.files.snapshot import write_snapshot
 from penstock.storage.keyvalue.adapters.files.tree import lay_out, open_journal
 from penstock.storage.keyvalue.adapters.files.write_behind import WriteBehind
@@ -109,26 +111,16 @@ class FilesAdapter:
         lay_out(self._path)
         self._journal = open_journal(self._folder, found, salvaging=salvaging)
         self._first = found.first
-        try:
-            self._restore_files(found)
-        except BaseException:
-            self._journal.close()
-            raise
+        self._source = JournalSource(self._journal.path)
+        for region in found.behind:
+            self._behind.add(region)
         rebuild = None
         if not found.is_clean or not (self._path / "queues").is_dir():
-            rebuild = self._folders.rebuild(self._with_prefix, self._has_payload)
+            rebuild = self._folders.rebuild(
+                self._with_prefix, self._has_payload, self._behind.write_early
+            )
         self._is_clean = found.is_clean
         self._behind.start(self.get, rebuild)
-
-    def _restore_files(self, found: Recovered) -> None:
-        """Write the message files that a power loss may have taken; the journals have them."""
-        if found.is_clean:
-            return
-        written = 0
-        for offset, payload in payloads_of_journals(self._folder, found):
-            written += self._files.restore(offset, payload)
-        if written:
-            _log.warning("%d message files of %s were restored.", written, self._path)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -179,7 +171,7 @@ class FilesAdapter:
         if not self._has_payload(offset):
             return None
         payload = self._behind.read(offset)
-        # Its file may have been completed between the two reads, but not the other way round.
+        # A region is dropped after its files are complete, so one of the two has the payload.
         return self._files.read(offset) if payload is None else payload
 
     def _has_payload(self, offset: int) -> bool:
@@ -204,46 +196,47 @@ class FilesAdapter:
         return True
 
     def _write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
-        if writes or removed:
-            self._is_clean = False
-            self._journal.append(encode_commit(writes, removed))
+        if not writes and not removed:
+            if sync:
+                self._journal.sync()
+            return
+        self._is_clean = False
+        head, payloads = split_commit(writes, removed)
+        body, payloads_at = encode_commit(head, payloads)
+        start = self._journal.append(body) + payloads_at
         if sync:
             self._journal.sync()
-        if writes or removed:
-            self._apply(writes, removed)
+        region = None
+        if payloads:
+            ends = array("Q", accumulate(head.sizes))
+            region = PayloadRegion(self._source, start, array("Q", head.offsets), ends)
+        self._apply(head, region)
 
-    def _apply(self, writes: Writes, removed: Sequence[KeyRange]) -> None:
-        """Change the records, and hand the payloads and the former values to the other thread."""
+    def _apply(self, head: CommitHead, region: PayloadRegion | None) -> None:
+        """Change the records, and hand payloads and former values to the other thread."""
         records, payloads = self._records, self._payloads
-        new: list[tuple[int, bytes]] = []
         gone: list[array[int]] = []
         changed: list[tuple[bytes, bytes | None]] = []
         with self._map_lock:
-            for low, high in removed:
+            for low, high in head.removed:
                 if low.startswith(PAYLOAD_PREFIX):
                     gone.append(payloads.remove_between(offset_of_key(low), offset_of_key(high)))
                     continue
                 for key in list(records.irange(low, high, (True, False))):
-                    value = records.pop(key)
+                    former = records.pop(key)
                     if key.startswith(SHOWN_PREFIXES):
-                        changed.append((key, value))
-            for key, value in writes.items():
-                if is_payload(key):
-                    offset = offset_of_key(key)
-                    if value is None:
-                        gone.append(payloads.remove_between(offset, offset + 1))
-                    else:
-                        payloads.add(offset)
-                        new.append((offset, value))
-                    continue
+                        changed.append((key, former))
+            for offset in head.offsets:
+                payloads.add(offset)
+            for key, value in head.writes.items():
                 if key.startswith(SHOWN_PREFIXES):
                     changed.append((key, records.get(key)))
                 if value is None:
                     records.pop(key, None)
                 else:
                     records[key] = value
-            # Inside the lock: whoever sees the payload in the index finds it here or in its file.
-            self._behind.add(new, gone, changed)
+            # Inside the lock: a payload that is in the index has a region or a file.
+            self._behind.add(region, gone, changed)
 
     # -- checkpoints -----------------------------------------------------------------------
 
@@ -260,6 +253,7 @@ class FilesAdapter:
         journal = Journal.create(self._folder, self._journal.number + 1, end)
         self._journal.close()
         self._journal = journal
+        self._source = JournalSource(journal.path)
         with self._map_lock:
             # A million records take some 20 ms; writing them takes seconds.
             records, offsets = dict(self._records), self._payloads.copy()
@@ -324,7 +318,7 @@ class FilesAdapter:
         except OSError:
             return None  # The next commit will report the error.
         total = facts.f_blocks * facts.f_frsize
-        free = facts.f_bavail * facts.f_frsize - self._behind.pending_bytes
+        free = facts.f_bavail * facts.f_frsize - self._behind.behind_bytes
         if facts.f_files:
             free = min(free, total * facts.f_favail // facts.f_files)
         return max(free, 0), total

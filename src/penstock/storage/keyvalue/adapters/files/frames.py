@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 from xxhash import xxh3_64_digest
 
 __all__ = [
+    "HEADER_BYTES",
     "NO_HASH",
     "Buffer",
     "DamagedFrame",
@@ -50,7 +51,7 @@ _END: Final = b"\xa5"
 #: Magic, sequence, synced, previous hash, body length; the CRC-32 of these and ``_END`` follow.
 _HEAD: Final = struct.Struct("<4sQQ8sQ")
 _SUM: Final = struct.Struct("<I")
-_HEADER_BYTES: Final = _HEAD.size + _SUM.size + len(_END)
+HEADER_BYTES: Final = _HEAD.size + _SUM.size + len(_END)
 _TRAILER_BYTES: Final = len(NO_HASH) + len(_END)
 #: Two bits of every byte are set, so that no byte is zero, whichever bit flips.
 _NEVER_ZERO: Final = 0x03030303
@@ -73,6 +74,8 @@ class Frame(NamedTuple):
     previous: bytes
     body: bytes
     hash: bytes
+    start: int
+    """Where the body is in the file."""
     end: int
     """The position after the frame."""
 
@@ -92,7 +95,7 @@ def encode_frame(
 def read_frame(buffer: Buffer, position: int = 0, salt: int = 0) -> Frame:
     """The frame at ``position``. Raises ``TornFrame`` or ``DamagedFrame``."""
     sequence, synced, previous, length = _read_header(buffer, position, salt)
-    content_end = position + _HEADER_BYTES + length
+    content_end = position + HEADER_BYTES + length
     sectors = (content_end - 1) // SECTOR - position // SECTOR + 1
     signed_end = content_end + sectors * _SUM.size
     end = signed_end + _TRAILER_BYTES
@@ -104,8 +107,8 @@ def read_frame(buffer: Buffer, position: int = 0, salt: int = 0) -> Frame:
         if _has_lost_sector(raw, position, content_end - position):
             raise TornFrame("a sector of a frame was never written")
         raise DamagedFrame("the checksum of a frame is wrong")
-    body = raw[_HEADER_BYTES : content_end - position]
-    return Frame(sequence, synced, previous, body, digest, end)
+    body = raw[HEADER_BYTES : content_end - position]
+    return Frame(sequence, synced, previous, body, digest, position + HEADER_BYTES, end)
 
 
 def read_frames(buffer: Buffer, after: Frame, salt: int) -> Iterator[Frame]:
@@ -132,12 +135,12 @@ def read_frames(buffer: Buffer, after: Frame, salt: int) -> Iterator[Frame]:
 
 def _read_header(buffer: Buffer, position: int, salt: int) -> tuple[int, int, bytes, int]:
     """Sequence, synced, previous hash and body length."""
-    raw = buffer[position : position + _HEADER_BYTES]
-    if len(raw) < _HEADER_BYTES:
+    raw = buffer[position : position + HEADER_BYTES]
+    if len(raw) < HEADER_BYTES:
         raise TornFrame("the file ends inside the header of a frame")
     head = raw[: _HEAD.size]
     if raw[_HEAD.size :] != _SUM.pack(zlib.crc32(head, salt)) + _END:
-        if any(_is_zero(raw[start:end]) for start, end in _portions(position, _HEADER_BYTES)):
+        if any(_is_zero(raw[start:end]) for start, end in _portions(position, HEADER_BYTES)):
             raise TornFrame("the header of a frame was never written")
         raise DamagedFrame("the checksum of the header of a frame is wrong")
     magic, sequence, synced, previous, length = _HEAD.unpack(head)

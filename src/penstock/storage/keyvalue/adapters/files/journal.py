@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import StoreCorrupt, StoreTooNew
-from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.errors import StoreTooNew
 from penstock.storage.keyvalue.adapters.files.frames import (
+    HEADER_BYTES,
     NO_HASH,
     Buffer,
     DamagedFrame,
@@ -33,11 +32,8 @@ __all__ = [
     "FORMAT",
     "START",
     "ChainEnd",
-    "Commit",
     "Journal",
     "Title",
-    "decode_commit",
-    "encode_commit",
     "fsync_folder",
     "journal_path",
     "new_title",
@@ -46,13 +42,6 @@ __all__ = [
 
 #: Of journals and snapshots; a store with a higher one is refused.
 FORMAT: Final = 1
-
-
-class Commit(Struct, frozen=True, array_like=True):
-    """The body of a frame: the ranges to remove, then the records to put, None to delete."""
-
-    removed: list[KeyRange]
-    writes: dict[bytes, bytes | None]
 
 
 class Title(Struct, frozen=True, kw_only=True):
@@ -79,22 +68,6 @@ class ChainEnd(NamedTuple):
 
 #: Before the first frame of a store.
 START: Final = ChainEnd(0, NO_HASH)
-_commit_decoder = msgspec.msgpack.Decoder(Commit)
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def encode_commit(writes: Writes, removed: Sequence[KeyRange]) -> bytes:
-    """The body of a commit's frame."""
-    plain: Mapping[bytes, bytes | None] = writes if isinstance(writes, dict) else dict(writes)
-    return _encode((removed, plain))
-
-
-def decode_commit(body: bytes) -> Commit:
-    """The commit in the body of a frame; ``StoreCorrupt`` if it has another format."""
-    try:
-        return _commit_decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise StoreCorrupt(f"A commit in the journal cannot be decoded: {error}.") from error
 
 
 def new_title(kind: Literal["journal", "snapshot"], number: int) -> Title:
@@ -141,10 +114,9 @@ class Journal:
     def __init__(self, path: Path, number: int, salt: int, size: int, end: ChainEnd) -> None:
         """Continue the file at ``size``; what it has behind that must have been removed."""
         self.number = number
+        self.path = path
         self.size = size
         self.end = end
-        #: Whether the file has a frame besides its title.
-        self.is_used = False
         self._salt = salt
         self._synced = end.sequence
         self._is_broken = False
@@ -170,8 +142,11 @@ class Journal:
         """Whether every frame is synced."""
         return self._synced == self.end.sequence
 
-    def append(self, body: bytes) -> None:
-        """Append one frame. After an error the journal accepts no other."""
+    def append(self, body: bytes) -> int:
+        """Append one frame; returns where its body is in the file.
+
+        After an error the journal accepts no other frame.
+        """
         if self._is_broken:
             raise OSError(errno.EIO, "an earlier write to the journal failed")
         sequence = self.end.sequence + 1
@@ -185,9 +160,10 @@ class Journal:
         except BaseException:
             self._is_broken = True
             raise
+        start = self.size + HEADER_BYTES
         self.size += len(raw)
         self.end = ChainEnd(sequence, digest)
-        self.is_used = True
+        return start
 
     def sync(self) -> None:
         """Make every frame survive a power loss."""

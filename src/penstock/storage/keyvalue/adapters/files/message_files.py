@@ -27,7 +27,7 @@ class MessageFiles:
         """Where the payload of the log entry at ``offset`` is."""
         return f"{self._root}/{offset // _PER_FOLDER:014}/{offset:017}"
 
-    def write(self, offset: int, payload: bytes) -> None:
+    def write(self, offset: int, payload: bytes | memoryview) -> None:
         """Create the file. It is not synced: the journal has the payload until a checkpoint."""
         path = self.path(offset)
         try:
@@ -47,7 +47,7 @@ class MessageFiles:
         finally:
             os.close(descriptor)
 
-    def restore(self, offset: int, payload: bytes) -> bool:
+    def restore(self, offset: int, payload: bytes | memoryview) -> bool:
         """Write the file unless it has this payload already. Returns whether it was written."""
         if self.read(offset) == payload:
             return False

@@ -117,6 +117,7 @@ class QueueFolders:
         self,
         records: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
         has_payload: Callable[[int], bool],
+        prepare: Callable[[int], None],
     ) -> Iterator[None]:
         """Remove everything that is shown and show it again, in small steps.
 
@@ -128,7 +129,7 @@ class QueueFolders:
         yield from self._remove_leftovers(has_payload)
         for prefix in SHOWN_PREFIXES:
             for key, value in records(prefix):
-                self.show(key, None, value)
+                self.show(key, None, value, prepare)
                 yield
 
     def _remove_leftovers(self, has_payload: Callable[[int], bool]) -> Iterator[None]:

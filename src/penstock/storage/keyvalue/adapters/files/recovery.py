@@ -8,15 +8,20 @@ that is missing or wrong is refused (X1), before the store is changed.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from msgspec import Struct
 from sortedcontainers import SortedDict
 
 from penstock.errors import CommitsMissing, StoreCorrupt
+from penstock.storage.keyvalue.adapters.files.commit_body import (
+    CommitHead,
+    decode_commit,
+    offset_of_key,
+)
 from penstock.storage.keyvalue.adapters.files.frames import (
     Buffer,
     DamagedFrame,
@@ -26,26 +31,20 @@ from penstock.storage.keyvalue.adapters.files.frames import (
 )
 from penstock.storage.keyvalue.adapters.files.journal import (
     ChainEnd,
-    Commit,
-    decode_commit,
     journal_path,
     read_title,
 )
 from penstock.storage.keyvalue.adapters.files.payload_index import PayloadIndex
+from penstock.storage.keyvalue.adapters.files.payload_region import JournalSource, PayloadRegion
 from penstock.storage.keyvalue.adapters.files.snapshot import read_snapshot, snapshot_path
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
 
 __all__ = [
     "Recovered",
     "apply_commit",
-    "is_payload",
-    "offset_of_key",
     "opened",
-    "payloads_of_journals",
     "read_store",
 ]
-
-_PAYLOAD_KEY_BYTES: Final = len(PAYLOAD_PREFIX) + 8
 
 
 class Recovered(Struct):
@@ -63,20 +62,10 @@ class Recovered(Struct):
     """The store was closed, so the message files and the directories of queues are complete."""
     records: SortedDict[bytes, bytes]
     payloads: PayloadIndex
+    behind: list[PayloadRegion]
+    """Where the journals have the payloads whose files may be incomplete."""
     unfinished: Path | None = None
     """A journal whose creation was interrupted."""
-
-
-def is_payload(key: bytes) -> bool:
-    """Whether a record is a payload, which is stored in a file of its own."""
-    return len(key) == _PAYLOAD_KEY_BYTES and key.startswith(PAYLOAD_PREFIX)
-
-
-def offset_of_key(key: bytes) -> int:
-    """The offset in a payload's key, or in a bound of a range of them."""
-    if key > PAYLOAD_PREFIX and not key.startswith(PAYLOAD_PREFIX):
-        return 2**64 - 1
-    return int.from_bytes(key[len(PAYLOAD_PREFIX) :].ljust(8, b"\0"), "big")
 
 
 @contextmanager
@@ -142,6 +131,7 @@ def _read_snapshot(folder: Path, number: int) -> Recovered:
         is_clean=title.clean,
         records=SortedDict(records),
         payloads=payloads,
+        behind=[],
     )
 
 
@@ -160,8 +150,14 @@ def _read_journal(folder: Path, number: int, found: Recovered, *, is_last: bool)
         found.number, found.salt, found.frames = number, title.salt, 0
         found.size, found.end = first.end, ChainEnd(first.sequence, first.hash)
         try:
+            source = JournalSource(path)
             for frame in read_frames(buffer, first, title.salt):
-                apply_commit(found.records, found.payloads, decode_commit(frame.body))
+                commit = decode_commit(frame.body)
+                apply_commit(found.records, found.payloads, commit.head)
+                if commit.payloads:
+                    offsets = array("Q", commit.head.offsets)
+                    start = frame.start + commit.start
+                    found.behind.append(PayloadRegion(source, start, offsets, commit.ends, True))
                 found.size, found.end = frame.end, ChainEnd(frame.sequence, frame.hash)
                 found.frames += 1
         except TornFrame as error:
@@ -191,43 +187,20 @@ def _check_continues(path: Path, first: Frame, end: ChainEnd) -> None:
         )
 
 
-def apply_commit(records: SortedDict[bytes, bytes], payloads: PayloadIndex, commit: Commit) -> None:
+def apply_commit(
+    records: SortedDict[bytes, bytes], payloads: PayloadIndex, head: CommitHead
+) -> None:
     """Change the records and the set of payloads as a commit did."""
-    for low, high in commit.removed:
+    for low, high in head.removed:
         if low.startswith(PAYLOAD_PREFIX):
             payloads.remove_between(offset_of_key(low), offset_of_key(high))
         else:
             for key in list(records.irange(low, high, (True, False))):
                 del records[key]
-    for key, value in commit.writes.items():
-        if is_payload(key):
-            offset = offset_of_key(key)
-            if value is None:
-                payloads.remove_between(offset, offset + 1)
-            else:
-                payloads.add(offset)
-        elif value is None:
+    for offset in head.offsets:
+        payloads.add(offset)
+    for key, value in head.writes.items():
+        if value is None:
             records.pop(key, None)
         else:
             records[key] = value
-
-
-def payloads_of_journals(folder: Path, found: Recovered) -> Iterator[tuple[int, bytes]]:
-    """Offset and payload of everything that the journals hold and the store still has."""
-    for number in range(found.first, found.number + 1):
-        with opened(journal_path(folder, number)) as buffer:
-            title, first = read_title(buffer, "journal", number)
-            if number == found.number and first.end == found.size:
-                return  # What follows is torn, if there is anything.
-            for frame in read_frames(buffer, first, title.salt):
-                yield from _payloads(decode_commit(frame.body).writes, found.payloads)
-                if number == found.number and frame.end == found.size:
-                    return
-
-
-def _payloads(
-    writes: Mapping[bytes, bytes | None], kept: PayloadIndex
-) -> Iterator[tuple[int, bytes]]:
-    for key, value in writes.items():
-        if value is not None and is_payload(key) and offset_of_key(key) in kept:
-            yield offset_of_key(key), value

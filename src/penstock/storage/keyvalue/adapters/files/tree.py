@@ -119,9 +119,7 @@ def open_journal(folder: Path, found: Recovered, *, salvaging: bool) -> Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    journal = Journal(path, found.number, found.salt, found.size, found.end)
-    journal.is_used = bool(found.frames)
-    return journal
+    return Journal(path, found.number, found.salt, found.size, found.end)
 
 
 def _set_aside(folder: Path, found: Recovered) -> None:

@@ -1,9 +1,9 @@
 """Writes message files and the directories of queues behind the journal, on a thread of its own.
 
 A commit is durable in the journal and visible in memory before this thread hears of it, so nothing
-here delays a reply. A payload stays in memory until its file is written; commits wait while these
-payloads exceed ``MAX_PENDING_BYTES``. An error, such as a full disk, is logged and retried: the
-payloads remain readable, and the journal has them.
+here delays a reply. Until a payload has its file it is read from the journal. Commits wait while
+more than ``MAX_BEHIND_BYTES`` are not in files. An error, such as a full disk, is logged and
+retried.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,15 +19,15 @@ from typing import Final
 
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
+from penstock.storage.keyvalue.adapters.files.payload_region import PayloadRegion
 from penstock.storage.keyvalue.adapters.files.queue_folders import QueueFolders
 
-__all__ = ["MAX_PENDING_BYTES", "WriteBehind"]
+__all__ = ["MAX_BEHIND_BYTES", "WriteBehind"]
 
-MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
-#: What a payload costs besides its bytes, in memory and as a file.
+#: Some ten seconds of writing message files of 1 KiB.
+MAX_BEHIND_BYTES: Final = 256 * 1024 * 1024
+#: What a payload costs besides its bytes: a part of a block, an inode, names.
 _OVERHEAD_BYTES: Final = 256
-#: Files written between two records whose deliveries are shown, while there are more of both.
-_FILES_A_TURN: Final = 256
 _RETRY_S: Final = 1.0
 _log = logging.getLogger("penstock.storage")
 
@@ -39,13 +40,13 @@ class WriteBehind:
         self._files = files
         self._folders = folders
         self._changed = threading.Condition()
-        #: Payloads whose files are not written yet, by offset.
-        self._pending: dict[int, bytes] = {}
-        self._pending_bytes = 0
-        #: Pending payloads whose files were written out of order.
+        #: Payloads to write, and arrays of offsets to remove, in the order of their commits.
+        self._work: deque[PayloadRegion | array[int]] = deque()
+        #: The regions in ``_work``, by their first offset.
+        self._regions: list[PayloadRegion] = []
+        self._behind_bytes = 0
+        #: Payloads whose files were written out of order.
         self._early: set[int] = set()
-        #: Offsets to write, and arrays of offsets to remove, in the order of their commits.
-        self._work: deque[int | array[int]] = deque()
         #: How much work was ever added, and done.
         self._added = self._done = 0
         #: Records to show: key to the value that is shown now. The oldest first.
@@ -68,21 +69,20 @@ class WriteBehind:
 
     def add(
         self,
-        payloads: list[tuple[int, bytes]],
-        removed: list[array[int]],
-        changed: Iterable[tuple[bytes, bytes | None]],
+        region: PayloadRegion | None,
+        removed: Iterable[array[int]] = (),
+        changed: Iterable[tuple[bytes, bytes | None]] = (),
     ) -> None:
-        """Take over the files of one commit, and the former values of its records."""
+        """Take over the payloads of one commit, and the former values of its records."""
         with self._changed:
             for offsets in removed:
-                for offset in offsets:
-                    self._forget(offset)
                 self._work.append(offsets)
-            for offset, payload in payloads:
-                self._pending[offset] = payload
-                self._pending_bytes += len(payload) + _OVERHEAD_BYTES
-                self._work.append(offset)
-            self._added += len(payloads) + len(removed)
+                self._added += 1
+            if region is not None:
+                self._work.append(region)
+                self._regions.append(region)
+                self._behind_bytes += _cost(region)
+                self._added += 1
             for key, value in changed:
                 self._unshown.setdefault(key, value)
             self._changed.notify_all()
@@ -90,24 +90,26 @@ class WriteBehind:
     @property
     def has_room(self) -> bool:
         """Whether a commit need not wait."""
-        return self._pending_bytes < MAX_PENDING_BYTES
+        return self._behind_bytes < MAX_BEHIND_BYTES
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that are not yet in message files."""
-        return self._pending_bytes
+    def behind_bytes(self) -> int:
+        """About how much space the missing message files will take."""
+        return self._behind_bytes
 
     def wait_for_room(self) -> None:
-        """Wait while too much is pending. Raises if files cannot be written at all."""
-        with self._changed:
-            while not self.has_room:
-                if self._failure is not None:
-                    raise self._failure
-                self._changed.wait()
+        """Wait while too much is behind. Raises if files cannot be written at all."""
+        self._wait_until(lambda: self.has_room)
 
     def read(self, offset: int) -> bytes | None:
-        """A payload whose file is not written yet."""
-        return self._pending.get(offset)
+        """A payload that has no file yet."""
+        region = self._region(offset)
+        return None if region is None else region.read(offset)
+
+    def _region(self, offset: int) -> PayloadRegion | None:
+        with self._changed:
+            index = bisect_right(self._regions, offset, key=lambda region: region.first)
+            return self._regions[index - 1] if index else None
 
     # -- waiting ---------------------------------------------------------------------------
 
@@ -118,22 +120,23 @@ class WriteBehind:
 
     def wait_for(self, ticket: int) -> None:
         """Wait until all files up to the ticket are written. Raises if they cannot be."""
-        with self._changed:
-            while self._done < ticket:
-                if self._failure is not None:
-                    raise self._failure
-                self._changed.wait()
+        self._wait_until(lambda: self._done >= ticket)
 
     def flush(self) -> None:
         """Wait until all files are written and all deliveries are shown. Raises if they cannot."""
+        self._wait_until(
+            lambda: not (self._done < self._added or self._unshown or self._rebuild is not None)
+        )
+
+    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
         with self._changed:
-            while self._done < self._added or self._unshown or self._rebuild is not None:
+            while not is_reached():
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
 
     def close(self) -> None:
-        """Stop after the file in progress."""
+        """Stop after the work in progress."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -145,16 +148,14 @@ class WriteBehind:
     def _run(self) -> None:
         while self._wait_for_work():
             try:
-                for _ in range(_FILES_A_TURN):
-                    if not self._work or self._closing:
-                        break
-                    self._write_next()
+                if self._work:
+                    self._do_next()
                 self._show_next()
             except OSError as error:
                 self._failed(error)
             else:
                 if self._failure is not None:
-                    _log.warning("Message files of %s are written again.", self._root)
+                    _log.warning("The files of %s are written again.", self._root)
                     self._failure = None
 
     def _wait_for_work(self) -> bool:
@@ -164,37 +165,46 @@ class WriteBehind:
                 self._changed.wait()
             return not self._closing
 
-    def _write_next(self) -> None:
+    def _do_next(self) -> None:
         work = self._work[0]
-        if isinstance(work, int):
-            payload = self._pending.get(work)
-            if work in self._early:
-                self._early.remove(work)
-            elif payload is not None:
-                self._files.write(work, payload)
+        if isinstance(work, PayloadRegion):
+            self._write(work)
         else:
             self._files.remove(work)
         with self._changed:
             self._work.popleft()
             self._done += 1
-            if isinstance(work, int):
-                self._forget(work)
+            if isinstance(work, PayloadRegion):
+                self._regions.remove(work)
+                self._behind_bytes -= _cost(work)
             self._changed.notify_all()
 
-    def _forget(self, offset: int) -> None:
-        payload = self._pending.pop(offset, None)
-        if payload is not None:
-            self._pending_bytes -= len(payload) + _OVERHEAD_BYTES
+    def _write(self, region: PayloadRegion) -> None:
+        write = self._files.restore if region.is_doubtful else self._files.write
+        for offset, payload in region.rest():
+            if offset in self._early:
+                self._early.remove(offset)
+            else:
+                write(offset, payload)
+
+    def write_early(self, offset: int) -> None:
+        """On the thread: write a file now, because a delivery of it is about to be shown."""
+        region = self._region(offset)
+        if region is None or offset in self._early:
+            return
+        payload = region.read(offset)
+        if payload is not None and offset not in region.offsets[: region.next]:
+            self._files.restore(offset, payload)
+            self._early.add(offset)
 
     def _show_next(self) -> None:
         """Show the deliveries of one record, or take one step of rebuilding everything."""
         key = next(iter(self._unshown), None)
         if key is not None:
             with self._changed:
-                shown = self._unshown[key]
-                del self._unshown[key]
+                shown = self._unshown.pop(key)
             try:
-                self._folders.show(key, shown, self._current(key), self._write_early)
+                self._folders.show(key, shown, self._current(key), self.write_early)
             except StoreCorrupt as error:
                 # The engine reports it when it reads the record.
                 _log.warning("A record of %s cannot be shown: %s", self._root, error)
@@ -207,13 +217,6 @@ class WriteBehind:
                 next(self._rebuild)
             except StopIteration:
                 self._rebuild = None
-
-    def _write_early(self, offset: int) -> None:
-        """Write a pending file now, because a delivery of it is about to be shown."""
-        payload = self._pending.get(offset)
-        if payload is not None and offset not in self._early:
-            self._files.write(offset, payload)
-            self._early.add(offset)
 
     def _failed(self, error: OSError) -> None:
         if self._failure is None:
@@ -229,3 +232,7 @@ class WriteBehind:
             self._changed.notify_all()
             if not self._closing:
                 self._changed.wait(_RETRY_S)
+
+
+def _cost(region: PayloadRegion) -> int:
+    return region.size + _OVERHEAD_BYTES * len(region.offsets)
