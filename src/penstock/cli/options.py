@@ -98,7 +98,8 @@ def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
 _STORE: Final = _shared(
     "--store",
     metavar="URL",
-    help="The store to open directly, without a server: rocksdb:///path, or a database.",
+    help="The store to open directly, without a server: rocksdb:///path, files:///path or a "
+    "database.",
 )
 _TENANT: Final = _shared(
     "--tenant", metavar="NAME", help="Tenant, with --store. A server gets it from the credential."

@@ -179,7 +179,7 @@ def store_path(target: Target) -> Path | None:
     except ValueError:
         # Opening the store will report the error.
         return None
-    if target.url is not None or parts.scheme != "rocksdb" or not parts.path:
+    if target.url is not None or parts.scheme not in ("files", "rocksdb") or not parts.path:
         return None
     return Path(unquote(parts.path))
 

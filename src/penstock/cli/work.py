@@ -105,7 +105,7 @@ def _configure(app: App, loaded: Loaded, number: int | None) -> None:
         key=tls.cert_key,
         consumer=consumer,
     )
-    if number is not None and str(app.where).startswith(("memory:", "rocksdb:")):
+    if number is not None and str(app.where).startswith(("files:", "memory:", "rocksdb:")):
         raise BadInput(
             "Only one process can open this store; run a server, and give the app its URL.",
             field="processes",

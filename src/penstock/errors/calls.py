@@ -152,7 +152,8 @@ class BadUrl(BadInput):
 
     title = "Bad URL"
     advice = (
-        "Use a URL such as rocksdb:///path/to/store, postgresql://user:password@host/database, "
+        "Use a URL such as rocksdb:///path/to/store, files:///path/to/store, "
+        "postgresql://user:password@host/database, "
         "mysql://user:password@host/database, memory:// or http://host:port."
     )
 

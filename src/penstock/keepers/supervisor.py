@@ -14,6 +14,7 @@ from typing import Final
 from penstock.broker import BrokerOptions
 from penstock.errors import NotWriter, StoreClosed
 from penstock.keepers.catch_up import CatchUp
+from penstock.keepers.inbox import InboxFiles
 from penstock.keepers.keeper import Keeper
 from penstock.keepers.sweep import Sweep
 from penstock.keepers.webhooks import WebhookCalls
@@ -47,12 +48,15 @@ class Keepers:
         near: int | None = None,
         options: BrokerOptions | None = None,
     ) -> None:
-        """``options`` are those of the broker; without them, webhooks are not called."""
+        """``options`` are those of the broker; without them there are no webhooks and no inbox."""
         chosen = duties
         if chosen is None:
             chosen = [Sweep(engine), CatchUp(engine, near)]
             if options is not None:
                 chosen.append(WebhookCalls(engine, options))
+                inbox_root = engine.capabilities.inbox_root
+                if inbox_root is not None:
+                    chosen.append(InboxFiles(engine, options, inbox_root))
         self._duties = [_Duty(keeper, clock) for keeper in chosen]
 
     def start(self) -> None:

@@ -239,11 +239,11 @@ def _to_path(name: str, given: _Given) -> Path:
 
 
 def _absolute_store(url: str, base: Path) -> str:
-    """``rocksdb:relative/path`` with an absolute path, so that it is valid in any directory."""
+    """``rocksdb:`` or ``files:`` and a relative path, made absolute for use in any directory."""
     scheme, _, path = url.partition(":")
-    if scheme != "rocksdb" or not path or path.startswith("/"):
+    if scheme not in ("files", "rocksdb") or not path or path.startswith("/"):
         return url
-    return "rocksdb://" + quote(str((base / unquote(path)).absolute()))
+    return f"{scheme}://" + quote(str((base / unquote(path)).absolute()))
 
 
 def check_server_url(url: str) -> None:

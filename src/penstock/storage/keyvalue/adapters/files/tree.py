@@ -49,10 +49,11 @@ inbox/      inbox/<topic>/: a file that is moved there is published under that t
 
                 mkdir -p inbox/orders && mv order.json inbox/orders/
 
-            Names that begin with a dot are ignored. taken/ holds files that are being
-            published; refused/<topic>/ those that could not be, each with a file
-            NAME.error.txt that says why.
-tenants/    queues/ and inbox/ of every tenant other than "default".
+            Names that begin with a dot are ignored. The message has the header file
+            with the name of the file.
+refused/    refused/<topic>/: files of the inbox that could not be published, each with
+            a file NAME.error.txt that says why.
+tenants/    queues/, inbox/ and refused/ of every tenant other than "default".
 PENSTOCK    The newest commit that is known to be synced.
 PLACE       Tells this store from its copies.
 
