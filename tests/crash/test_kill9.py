@@ -70,16 +70,16 @@ class LaterClock(SystemClock):
 class Nursery:
     """The process that forks children, and the history they leave."""
 
-    def __init__(self, folder: Path, scheme: str) -> None:
-        self.folder = folder
-        self.store = workload.store_url(str(folder / "store"), scheme)
+    def __init__(self, folder: Path, scheme: str = "rocksdb") -> None:
+        self.store = folder / "store"
+        self.url = workload.store_url(str(self.store), scheme)
         self.history: list[bytes] = []
         self._torn = b""
         self._events, self._writer = os.pipe()
         os.set_blocking(self._events, False)
         script = Path(workload.__file__)
         self._process = subprocess.Popen(
-            [sys.executable, str(script), self.store, str(self._writer)],
+            [sys.executable, str(script), self.url, str(self._writer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(self._writer,),
@@ -161,13 +161,17 @@ class Nursery:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 2 * KILLS)
-@pytest.mark.parametrize("scheme, kills", [("rocksdb", KILLS), ("slatedb+file", KILLS // 8)])
+@pytest.mark.parametrize(
+    "scheme, kills", [("rocksdb", KILLS), ("files", KILLS), ("slatedb+file", KILLS // 8)]
+)
 async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
-    tmp_path: Path, scheme: str, kills: int
+    tmp_path: Path, scheme: str, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("PENSTOCK_KILL_SEED", int.from_bytes(os.urandom(4))))
     print(f"PENSTOCK_KILL_SEED={seed} PENSTOCK_KILLS={KILLS}")
     random = Random(seed)
+    # So that many kills hit a checkpoint.
+    monkeypatch.setenv(workload.CHECKPOINT_BYTES, "100000")
     with Nursery(tmp_path, scheme) as nursery:
         for run in range(1, kills + 1):
             # The first run makes the queue; every later one may die before it does anything.
@@ -192,11 +196,11 @@ async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
 
 async def scan_and_drain(nursery: Nursery) -> None:
     """Open the store once more, look at all of it, and consume what is left."""
-    path = nursery.folder / "last.jsonl"
+    path = nursery.store.with_name("last.jsonl")
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     recorder = Recorder(descriptor, KILLS + 1)
     options = EngineOptions(clock=LaterClock())
-    engine = await open_engine(nursery.store, options)
+    engine = await open_engine(nursery.url, options)
     try:
         await scan(engine, recorder, 1, drained=False)
         client = workload.Client(engine, recorder, options)

@@ -1,4 +1,4 @@
-"""The process that is killed: producers and consumers on one RocksDB store, recorded.
+"""The process that is killed: producers and consumers on one store in a folder, recorded.
 
 Run as a program it is a nursery: it imports everything once, and for every line on its
 standard input forks a child that opens the store and works until it is killed. The nursery
@@ -17,8 +17,9 @@ import traceback
 from random import Random
 from urllib.parse import quote
 
-# Here and not in the child: importing RocksDB takes longer than most children live.
-import penstock.storage.keyvalue.adapters.rocksdb  # noqa: F401
+# Here and not in the child: importing an engine takes longer than most children live.
+import penstock.storage.keyvalue.adapters.rocksdb
+import penstock.storage.keyvalue.opening  # noqa: F401
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -34,6 +35,7 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import Backoff, QueuePolicy, Start
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.storage.engines import open_engine
+from penstock.storage.keyvalue.adapters.files import adapter
 from penstock.testing.history import (
     Claim,
     Claimed,
@@ -47,6 +49,8 @@ from penstock.testing.history import (
     digest,
 )
 
+#: The size of a journal at which a store in files makes a checkpoint.
+CHECKPOINT_BYTES = "PENSTOCK_TEST_CHECKPOINT_BYTES"
 TENANT, TOPIC, QUEUE = "default", "orders", "jobs"
 MAX_ATTEMPTS = 4
 POLICY = QueuePolicy(
@@ -273,4 +277,6 @@ def _words(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    if bytes_ := os.environ.get(CHECKPOINT_BYTES):
+        setattr(adapter, "CHECKPOINT_BYTES", int(bytes_))  # noqa: B010  (it is final)
     nursery(sys.argv[1], int(sys.argv[2]))

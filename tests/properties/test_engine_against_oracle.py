@@ -66,6 +66,7 @@ def test_a_program_may_read_an_event() -> None:
 
 TestMemory = case_for("memory://")
 TestInSlices = case_for(in_slices, settings(CI, max_examples=50), with_copies=False)
+TestFiles = case_for("files://{path}", settings(CI, max_examples=30), with_copies=False)
 TestRocksdb = case_for("rocksdb://{path}")
 TestPostgresql = case_for(store_opener("postgresql"), SQL)
 TestMysql = case_for(store_opener("mysql"), SQL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,21 +13,34 @@ from hypothesis import strategies as st
 
 from penstock.errors import StoreCorrupt, StoreLocked, StoreUnavailable
 from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.adapters.files.adapter import FilesAdapter
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
-from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
+from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, payload_key
 from penstock.testing.laws import law
 from tests.live_copy import copy_store
 
 TOP = b"\xff\xff\xff"
 
 
-@pytest.fixture(params=["memory", "rocksdb"])
+OPENERS: dict[str, Callable[[Path], Adapter]] = {
+    "files": FilesAdapter,
+    "memory": lambda _: MemoryAdapter(),
+    "rocksdb": RocksDBAdapter,
+}
+
+
+@pytest.fixture(params=sorted(OPENERS))
 def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Adapter]:
-    store: Adapter
-    store = MemoryAdapter() if request.param == "memory" else RocksDBAdapter(tmp_path / "store")
+    store = OPENERS[request.param](tmp_path / "store")
     yield store
     store.close()
+
+
+@pytest.fixture(params=["files", "rocksdb"])
+def reopen(request: pytest.FixtureRequest) -> Callable[[Path], Adapter]:
+    """Opens a persistent store."""
+    return OPENERS[request.param]
 
 
 def _put(adapter: Adapter, *keys: bytes) -> None:
@@ -165,25 +178,54 @@ def test_an_adapter_is_a_sorted_dict(
     assert [adapter.get(key) for key in keys] == [model.get(key) for key in keys]
 
 
-# -- RocksDB only --------------------------------------------------------------------------
+def test_payloads_are_a_range_of_their_own(adapter: Adapter) -> None:
+    keys = [payload_key(offset) for offset in (1, 2, 300, 2**40)]
+    adapter.write({key: b"p" + key for key in keys}, [], sync=True)
+    adapter.write({b"a": b"1", b"\x01\x02": b"2"}, [], sync=False)
+    assert adapter.values(payload_key(2), payload_key(2**41)) == [b"p" + key for key in keys[1:]]
+    found = list(adapter.scan(payload_key(0), payload_key(301), reverse=True))
+    assert found == [(key, b"p" + key) for key in keys[2::-1]]
+    adapter.write({keys[0]: None}, [(payload_key(2), payload_key(301))], sync=True)
+    assert adapter.get_many(keys) == [None, None, None, b"p" + keys[3]]
+    assert adapter.get(b"a") == b"1"
 
 
-def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
-    first = RocksDBAdapter(tmp_path / "store")
-    first.write({b"a": b"1", b"b": b"2"}, [], sync=True)
+# -- persistent stores ---------------------------------------------------------------------
+
+
+def test_what_was_written_is_there_after_reopening(
+    tmp_path: Path, reopen: Callable[[Path], Adapter]
+) -> None:
+    first = reopen(tmp_path / "store")
+    first.write({b"a": b"1", b"b": b"2", payload_key(7): b"payload"}, [], sync=True)
     first.write({b"c": b"3"}, [(b"b", b"c")], sync=True)
     first.close()
-    second = RocksDBAdapter(tmp_path / "store")
-    assert list(second.scan(b"", TOP)) == [(b"a", b"1"), (b"c", b"3")]
+    second = reopen(tmp_path / "store")
+    assert list(second.scan(b"", b"\x01")) == []
+    assert list(second.scan(b"\x02", TOP)) == [(b"a", b"1"), (b"c", b"3")]
+    assert second.get(payload_key(7)) == b"payload"
     second.close()
 
 
-def test_a_store_is_open_once(tmp_path: Path) -> None:
-    first = RocksDBAdapter(tmp_path / "store")
+def test_a_store_is_open_once(tmp_path: Path, reopen: Callable[[Path], Adapter]) -> None:
+    first = reopen(tmp_path / "store")
     with pytest.raises(StoreLocked):
-        RocksDBAdapter(tmp_path / "store")
+        reopen(tmp_path / "store")
     first.close()
-    RocksDBAdapter(tmp_path / "store").close()
+    reopen(tmp_path / "store").close()
+
+
+def test_stores_of_different_kinds_are_not_mistaken(tmp_path: Path) -> None:
+    RocksDBAdapter(tmp_path / "rocksdb").close()
+    with pytest.raises(StoreUnavailable, match="RocksDB store"):
+        FilesAdapter(tmp_path / "rocksdb")
+    FilesAdapter(tmp_path / "files").close()
+    with pytest.raises(StoreCorrupt):
+        RocksDBAdapter(tmp_path / "files")
+    FilesAdapter(tmp_path / "files").close()
+
+
+# -- RocksDB only --------------------------------------------------------------------------
 
 
 def test_folders_are_made(tmp_path: Path) -> None:
@@ -191,12 +233,12 @@ def test_folders_are_made(tmp_path: Path) -> None:
     assert (tmp_path / "some" / "where" / "store" / "CURRENT").exists()
 
 
-def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file(tmp_path: Path, reopen: Callable[[Path], Adapter]) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="Cannot create"):
-        RocksDBAdapter(tmp_path / "file")
+        reopen(tmp_path / "file")
     with pytest.raises(StoreUnavailable, match="Cannot create"):
-        RocksDBAdapter(tmp_path / "file" / "store")
+        reopen(tmp_path / "file" / "store")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
