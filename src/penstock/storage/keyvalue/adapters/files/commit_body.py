@@ -79,7 +79,7 @@ def offset_of_key(key: bytes) -> int:
 
 
 def split_commit(writes: Writes, removed: Sequence[KeyRange]) -> tuple[CommitHead, list[bytes]]:
-    """Take the payloads out of a commit. A deleted payload becomes a removed range."""
+    """Take the payloads out of a commit, in order. A deleted one becomes a removed range."""
     records: dict[bytes, bytes | None] = {}
     offsets: list[int] = []
     payloads: list[bytes] = []
@@ -92,6 +92,9 @@ def split_commit(writes: Writes, removed: Sequence[KeyRange]) -> tuple[CommitHea
         else:
             offsets.append(offset_of_key(key))
             payloads.append(value)
+    if offsets != sorted(offsets):
+        pairs = sorted(zip(offsets, payloads, strict=True))
+        offsets, payloads = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     return CommitHead(ranges, records, offsets, [len(payload) for payload in payloads]), payloads
 
 

@@ -8,10 +8,11 @@ retried.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ class WriteBehind:
         self._added = self._done = 0
         #: Records to show: key to the value that is shown now. The oldest first.
         self._unshown: dict[bytes, bytes | None] = {}
+        self._is_showing = False
         self._current: Callable[[bytes], bytes | None] = lambda _: None
         self._rebuild: Iterator[None] | None = None
         self._failure: OSError | None = None
@@ -80,7 +82,7 @@ class WriteBehind:
                 self._added += 1
             if region is not None:
                 self._work.append(region)
-                self._regions.append(region)
+                insort(self._regions, region, key=_first)
                 self._behind_bytes += _cost(region)
                 self._added += 1
             for key, value in changed:
@@ -107,8 +109,9 @@ class WriteBehind:
         return None if region is None else region.read(offset)
 
     def _region(self, offset: int) -> PayloadRegion | None:
+        """The region that may have the payload: later commits have higher offsets."""
         with self._changed:
-            index = bisect_right(self._regions, offset, key=lambda region: region.first)
+            index = bisect_right(self._regions, offset, key=_first)
             return self._regions[index - 1] if index else None
 
     # -- waiting ---------------------------------------------------------------------------
@@ -125,7 +128,10 @@ class WriteBehind:
     def flush(self) -> None:
         """Wait until all files are written and all deliveries are shown. Raises if they cannot."""
         self._wait_until(
-            lambda: not (self._done < self._added or self._unshown or self._rebuild is not None)
+            lambda: (
+                self._done == self._added
+                and not (self._unshown or self._is_showing or self._rebuild is not None)
+            )
         )
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
@@ -153,6 +159,8 @@ class WriteBehind:
                 self._show_next()
             except OSError as error:
                 self._failed(error)
+            except Exception as error:  # noqa: BLE001  (commits would wait for this thread forever)
+                self._failed(OSError(errno.EIO, repr(error)))
             else:
                 if self._failure is not None:
                     _log.warning("The files of %s are written again.", self._root)
@@ -199,10 +207,11 @@ class WriteBehind:
 
     def _show_next(self) -> None:
         """Show the deliveries of one record, or take one step of rebuilding everything."""
-        key = next(iter(self._unshown), None)
+        with self._changed:
+            key = next(iter(self._unshown), None)
+            shown = None if key is None else self._unshown.pop(key)
+            self._is_showing = key is not None
         if key is not None:
-            with self._changed:
-                shown = self._unshown.pop(key)
             try:
                 self._folders.show(key, shown, self._current(key), self.write_early)
             except StoreCorrupt as error:
@@ -212,6 +221,8 @@ class WriteBehind:
                 with self._changed:
                     self._unshown[key] = shown
                 raise
+            finally:
+                self._is_showing = False
         elif self._rebuild is not None:
             try:
                 next(self._rebuild)
@@ -232,6 +243,10 @@ class WriteBehind:
             self._changed.notify_all()
             if not self._closing:
                 self._changed.wait(_RETRY_S)
+
+
+def _first(region: PayloadRegion) -> int:
+    return region.first
 
 
 def _cost(region: PayloadRegion) -> int:
