@@ -39,11 +39,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @law("P2")
+@pytest.mark.parametrize("scheme", ["rocksdb", "files"])
 async def test_publishes_stop_before_the_disk_is_full_and_go_on_when_there_is_room(
-    small_disk: Path,
+    small_disk: Path, scheme: str
 ) -> None:
     clock = FakeClock()
-    engine = await open_engine(store_url(str(small_disk / "store")), EngineOptions(clock=clock))
+    url = store_url(str(small_disk / "store"), scheme)
+    engine = await open_engine(url, EngineOptions(clock=clock))
     published = 0
     with contextlib.suppress(StoreFull):
         while published < 20 * 16:

@@ -186,13 +186,16 @@ def repair(accept_loss: bool) -> None:
     target = find_target(store_only=True)
     path = store_path(target)
     if path is None:
-        raise BadUrl("Only a store in a folder, rocksdb:///path, can be repaired.", field="store")
+        raise BadUrl(
+            "Only a store in a folder, rocksdb:///path or files:///path, can be repaired.",
+            field="store",
+        )
     refuse_missing(target)
     run(_repair(path, target.store, accept_loss))
 
 
 async def _repair(path: Path, store: str, accept: bool) -> None:
-    # Imports RocksDB and the whole engine.
+    # Imports the whole engine.
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
     from penstock.storage.keyvalue.repair import accept_loss, examine  # noqa: PLC0415
 

@@ -4,14 +4,15 @@ A store that lost acknowledged commits does not open (``CommitsMissing``). ``exa
 is known to be missing and changes nothing. ``accept_loss`` keeps everything up to the first
 missing commit:
 
-- write-ahead logs after a gap are set aside, so that no commit is kept without its predecessor;
+- write-ahead logs after a gap, or journals from the first damage on, are set aside, so that no
+  commit is kept without its predecessor;
 - the chain of commits restarts above every number that was ever marked;
 - offsets continue above everything that may have been assigned, so no offset means two messages;
 - the store begins a new epoch, so earlier positions in its log are refused;
 - a document of the kind ``loss`` records what was accepted, and when.
 
-Data that RocksDB itself cannot read (a damaged log record, a damaged table) is not repaired here:
-restore a backup.
+Data that RocksDB itself cannot read (a damaged log record, a damaged table) and damaged snapshots
+are not repaired here: restore a backup.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import StoreCorrupt
 from penstock.storage.contract import EngineOptions
-from penstock.storage.keyvalue.adapters import Mark
+from penstock.storage.keyvalue.adapters import Adapter, Mark
+from penstock.storage.keyvalue.adapters.files.adapter import FilesAdapter
+from penstock.storage.keyvalue.adapters.files.tree import is_files_store, lost_files
 from penstock.storage.keyvalue.adapters.mark_file import MarkFile
-from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 from penstock.storage.keyvalue.adapters.rocksdb_wal import logs_after_gap, set_aside
 from penstock.storage.keyvalue.chain import Link, has_gap, read_links
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.encoding import prefix_end, seal
 from penstock.storage.keyvalue.keys import LINK_PREFIX, document_key
+
+if TYPE_CHECKING:
+    from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 
 __all__ = ["LOSS_KIND", "Loss", "accept_loss", "examine"]
 
@@ -57,7 +62,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     kept_at: int | None = None
     kept_log_end: int | None = None
     set_aside: tuple[str, ...] = ()
-    """Write-ahead logs that were set aside because commits before them are missing."""
+    """Logs or journals that were set aside because commits before or in them are missing."""
     accepted_at: int | None = None
 
     @property
@@ -80,7 +85,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 def examine(path: Path) -> Loss | None:
     """What is known to be missing; None if the store opens. Does not change a refused store."""
     try:
-        RocksDBAdapter(path).close()
+        _open(path).close()
     except StoreCorrupt as error:
         mark = _readable_mark(path)
         if mark is None:
@@ -99,8 +104,11 @@ async def accept_loss(path: Path, options: EngineOptions) -> Loss | None:
     loss = examine(path)
     if loss is None:
         return None
-    logs = _set_aside_logs(path)
-    adapter = RocksDBAdapter(path, salvaging=True)
+    in_files = is_files_store(path)
+    logs = [] if in_files else _set_aside_logs(path)
+    adapter = _open(path, salvaging=True)
+    if in_files:
+        logs = lost_files(path)
     try:
         links = _links(adapter)
         core = Core(adapter, options)
@@ -149,14 +157,23 @@ def _has_gap_with(path: Path, logs: list[Path]) -> bool:
                 copy.hardlink_to(file)  # Tables are immutable.
             elif file.is_file() and (file.suffix != ".log" or file in logs):
                 shutil.copyfile(file, copy)
-        adapter = RocksDBAdapter(Path(folder), salvaging=True)
+        adapter = _open(Path(folder), salvaging=True)
         try:
             return has_gap(_links(adapter))
         finally:
             adapter.close()
 
 
-def _links(adapter: RocksDBAdapter) -> list[Link]:
+def _open(path: Path, *, salvaging: bool = False) -> FilesAdapter | RocksDBAdapter:
+    if is_files_store(path):
+        return FilesAdapter(path, salvaging=salvaging)
+    # Imported here so that a store in files can be repaired without RocksDB.
+    from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
+
+    return RocksDBAdapter(path, salvaging=salvaging)
+
+
+def _links(adapter: Adapter) -> list[Link]:
     return read_links(value for _, value in adapter.scan(LINK_PREFIX, prefix_end(LINK_PREFIX)))
 
 

@@ -42,7 +42,7 @@ from penstock.storage.keyvalue.adapters.files.payload_region import JournalSourc
 from penstock.storage.keyvalue.adapters.files.queue_folders import SHOWN_PREFIXES, QueueFolders
 from penstock.storage.keyvalue.adapters.files.recovery import read_store
 from penstock.storage.keyvalue.adapters.files.snapshot import write_snapshot
-from penstock.storage.keyvalue.adapters.files.tree import lay_out, open_journal
+from penstock.storage.keyvalue.adapters.files.tree import create_store, lay_out, open_journal
 from penstock.storage.keyvalue.adapters.files.write_behind import WriteBehind
 from penstock.storage.keyvalue.adapters.mark_file import MarkFile
 from penstock.storage.keyvalue.adapters.place import read_place
@@ -96,8 +96,8 @@ class FilesAdapter:
             raise
 
     def _open(self, salvaging: bool) -> None:
-        if not self._mark_file.exists:
-            lay_out(self._path)
+        if not self._mark_file.exists and not salvaging:
+            create_store(self._path)
             self._mark_file.write(None)
         found = read_store(self._folder, salvaging=salvaging)
         self._records: SortedDict[bytes, bytes] = found.records

@@ -1,4 +1,4 @@
-"""Lays out the directories of a store, with a README that explains them."""
+"""Creates the directories of a store, with a README that explains them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from penstock.storage.keyvalue.adapters.files.snapshot import snapshot_path, wri
 from penstock.storage.keyvalue.adapters.mark_file import MARK_FILE
 from penstock.storage.keyvalue.adapters.store_folder import FILE_MODE, FOLDER_MODE
 
-__all__ = ["README", "lay_out", "open_journal"]
+__all__ = [
+    "README",
+    "create_store",
+    "is_files_store",
+    "lay_out",
+    "lost_files",
+    "open_journal",
+]
 
 README: Final = """\
 This directory is a Penstock store (files:///path). Its contents:
@@ -63,30 +70,31 @@ in queues/ changes nothing: the directories are derived from the journal, follow
 within moments, and are rebuilt after a crash. To take a consistent copy, stop the
 server (or any program that has the store open) and copy the whole directory.
 """
-_FOLDERS: Final = ("journal", "messages", "queues", "inbox")
+_FOLDERS: Final = ("messages", "inbox")
+
+
+def create_store(root: Path) -> None:
+    """Create the first journal and snapshot, in a directory without a mark file.
+
+    Others are left from a creation that was interrupted, unless they have commits.
+    """
+    folder = root / "journal"
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    if _has_commits(folder):
+        raise CommitsMissing(f"The file {root / MARK_FILE} is missing, but the store has commits.")
+    (root / "queues").mkdir(mode=FOLDER_MODE, exist_ok=True)
+    Journal.create(folder, 1, START).close()
+    write_snapshot(folder, 1, START, {}, PayloadIndex().copy(), clean=True)
 
 
 def lay_out(root: Path) -> None:
-    """Create what is missing: directories, README, and the first snapshot and journal.
-
-    Journals without a mark file are left from a creation that was interrupted, unless they have
-    commits.
-    """
-    is_new = not (root / MARK_FILE).exists()
+    """Create what may be missing beside the journals: directories, and the README."""
     for name in _FOLDERS:
-        if name != "queues" or is_new:
-            (root / name).mkdir(mode=FOLDER_MODE, exist_ok=True)
+        (root / name).mkdir(mode=FOLDER_MODE, exist_ok=True)
     readme = root / "README"
     if not readme.exists():
         with open(os.open(readme, os.O_WRONLY | os.O_CREAT, FILE_MODE), "w") as file:
             file.write(README)
-    if not is_new:
-        return
-    folder = root / "journal"
-    if _has_commits(folder):
-        raise CommitsMissing(f"The file {root / MARK_FILE} is missing, but the store has commits.")
-    Journal.create(folder, 1, START).close()
-    write_snapshot(folder, 1, START, {}, PayloadIndex().copy(), clean=True)
 
 
 def _has_commits(folder: Path) -> bool:
@@ -121,6 +129,16 @@ def open_journal(folder: Path, found: Recovered, *, salvaging: bool) -> Journal:
         finally:
             os.close(descriptor)
     return Journal(path, found.number, found.salt, found.size, found.end)
+
+
+def is_files_store(root: Path) -> bool:
+    """Whether a directory holds a store of this kind."""
+    return (root / "journal").is_dir()
+
+
+def lost_files(root: Path) -> list[Path]:
+    """Everything that salvaging has set aside."""
+    return sorted((root / "journal").glob("lost-*/*"))
 
 
 def _set_aside(folder: Path, found: Recovered) -> None:
