@@ -127,6 +127,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self._watch = Watch(location)
         self._record: WriterRecord | None = None
         self._changed_at = self._loop.time()
+        self._extra_s = 0.0
         self._writer: KeyValueEngine | None = None
         self._view: KeyValueEngine | None = None
         self._viewed_at = 0.0
@@ -242,9 +243,11 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         now = self._loop.time()
         if record != self._record:
             self._record, self._changed_at = record, now
+            # Servers that stand by see the same silence, and the last to open fences the others.
+            self._extra_s = self._options.jitter(int(2000 * self._watch.poll_s)) / 1000
         if record is None or record.is_gone:
             return True
-        return now - self._changed_at >= record.lease_ms / 1000
+        return now - self._changed_at >= record.lease_ms / 1000 + self._extra_s
 
     async def _take_over(self) -> None:
         adapter = await asyncio.to_thread(

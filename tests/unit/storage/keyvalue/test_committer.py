@@ -25,6 +25,7 @@ class Disk(MemoryAdapter):
     """A store with a thread of its own, whose writes wait at a gate and can be refused."""
 
     durability = "fsync"
+    unsynced = "os"
     inline = False
 
     def __init__(self) -> None:
