@@ -21,6 +21,8 @@ __all__ = ["PARTS", "Sizes"]
 _MOST_PIPELINE_ROUNDS: Final = 3
 #: From this many messages on, the archiver is killed ten times; each kill costs a start of Spark.
 _WORTH_KILLING: Final = 100_000
+#: Messages that commits may be ahead of their files.
+_BURST: Final = 50_000
 #: The deepest store of all, as a multiple of the others.
 _DEEPEST: Final = 10
 
@@ -49,6 +51,14 @@ async def engine(sizes: Sizes) -> AsyncIterator[Figure]:
     for figure in await fairness(seconds, rounds):
         yield figure
     for figure in await depth(rounds, sizes.deep):
+        yield figure
+
+
+async def files(sizes: Sizes) -> AsyncIterator[Figure]:
+    """A store in files."""
+    from bench.files import files as measure
+
+    for figure in await measure(sizes.rounds, min(_BURST, sizes.deep)):
         yield figure
 
 
@@ -136,6 +146,7 @@ Part: TypeAlias = Callable[[Sizes], AsyncIterator[Figure] | Iterator[Figure]]
 
 PARTS: Final[dict[str, Part]] = {
     "engine": engine,
+    "files": files,
     "bounds": bounds,
     "service": service,
     "sql": sql,

@@ -21,6 +21,7 @@ _OURS: Final = {"penstock": "Penstock", "penstock-consume": "with `consume()`"}
 #: What the parts of ``python -m bench`` measure.
 _PARTS: Final = {
     "engine": "The engine in one process, against bare RocksDB",
+    "files": "A store in files",
     "bounds": "How long a callback may block the event loop",
     "service": "The server and the client",
     "sql": "Stores in PostgreSQL and MariaDB",

@@ -47,6 +47,10 @@ async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     await check(parts.bounds(SIZES), 10)
 
 
+async def test_files() -> None:
+    await check(parts.files(SIZES), 3)
+
+
 async def test_service() -> None:
     await check(parts.service(SIZES), 2)
 

@@ -70,8 +70,11 @@ class FilesAdapter:
 
     name = "files"
     durability: Durability = "fsync"
+    unsynced: Durability = "os"
     persistent = True
     inline = False
+    has_marks = True
+    commit_interval_s = 0.0
 
     def __init__(self, path: Path, *, salvaging: bool = False) -> None:
         """Open the store. ``salvaging`` keeps everything before the first damage."""
@@ -307,6 +310,9 @@ class FilesAdapter:
         self._is_clean = True
 
     # -- the rest --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The directory is locked for as long as the store is open."""
 
     def place(self) -> str:
         return read_place(self._path)
