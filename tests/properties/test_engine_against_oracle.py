@@ -64,7 +64,8 @@ def test_a_program_may_read_an_event() -> None:
     program.teardown()
 
 
-TestMemory = case_for("memory://")
+# The engine is that of TestRocksdb, and test_adapters.py compares the two adapters.
+TestMemory = case_for("memory://", settings(CI, max_examples=40))
 TestInSlices = case_for(in_slices, settings(CI, max_examples=50), with_copies=False)
 TestFiles = case_for("files://{path}", settings(CI, max_examples=30), with_copies=False)
 TestRocksdb = case_for("rocksdb://{path}")
