@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import ssl
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -34,7 +35,11 @@ class Received(NamedTuple):
 class Receiver:
     """Answers each call with the next of ``answers``; the last one for ever."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(
+        self, *answers: str, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self._tls = tls
+        self._host = host
         self.answers = list(answers) or ["200 OK"]
         self.calls: list[Received] = []
         #: Calls wait for this before they are answered.
@@ -47,10 +52,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook?a=1"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{self._host}:{self.port}/hook?a=1"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self._host, 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

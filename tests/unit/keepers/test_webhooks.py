@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from penstock.keepers.queue_watch import REMIND_MS, WatchedState, state_events
 from penstock.model.delivery import QueueStats
 from penstock.model.message import Offset
 from penstock.model.webhooks import Webhook, WebhookOptions, is_public, webhook_queue
+from tests.service.certificates import Pair, self_signed
 from tests.unit.keepers.receiver import Receiver
 
 PRIVATE = WebhookOptions(allow_private=True, timeout_ms=5_000)
@@ -81,6 +84,50 @@ async def test_an_event_arrives_signed(start: Start) -> None:
     assert call.headers["webhook-id"] == f"evt_default_{sent.id}"
     assert call.is_signed_with(secret)
     assert not call.is_signed_with(OTHER_SECRET)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Iterator[Pair]:
+    """Of a receiver; a context of the system's authorities made before or during a test is gone."""
+    http._tls.cache_clear()
+    yield self_signed(tmp_path)
+    http._tls.cache_clear()
+
+
+def receiver_tls(certificate: Pair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    return context
+
+
+async def test_an_event_arrives_over_tls(
+    start: Start, certificate: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.cert))
+    q = await start()
+    async with Receiver(tls=receiver_tls(certificate)) as receiver:
+        secret = await hook(q, receiver.url)
+        sent = await q.test_webhook("hook")
+        (call,) = await receiver.received(1)
+        assert await outcome(q, sent.id) == ("done", None)
+    assert call.is_signed_with(secret)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+async def test_a_receiver_without_a_valid_certificate_gets_nothing(
+    start: Start, certificate: Pair, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """No authority signed it, or it belongs to another address."""
+    if host == "127.0.0.2":
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.cert))
+    q = await start()
+    async with Receiver(tls=receiver_tls(certificate), host=host) as receiver:
+        await hook(q, receiver.url)
+        sent = await q.test_webhook("hook")
+        status, error = await outcome(q, sent.id)
+        assert status == "failed"
+        assert "certificate verify failed" in str(error)
+        assert receiver.calls == []
 
 
 async def test_a_refused_event_is_retried_under_one_id_and_then_a_dead_letter(
