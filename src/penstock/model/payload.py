@@ -32,6 +32,11 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
     """The bytes to store for ``value``, and their default content type."""
     if isinstance(value, bytes):
         return value, None
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    if isinstance(first, NewMessage):
+        raise BadInput(
+            "The payload is a NewMessage; publish messages with publish_batch.", field="payload"
+        )
     try:
         if isinstance(value, bytearray | memoryview):
             return bytes(value), None

@@ -219,3 +219,10 @@ async def test_durations_may_be_timedeltas(q: Broker) -> None:
     assert delivery.lease_deadline == delivery.claimed_at + 9_000
     outcome = await q.nack(delivery, delay_ms=timedelta(seconds=5))
     assert outcome.until == delivery.claimed_at + 5_000
+
+
+@law("E1")
+@pytest.mark.parametrize("payload", [NewMessage(b"x"), [NewMessage(b"x")], (NewMessage(b"x"),)])
+async def test_a_message_is_no_payload(q: Broker, refuses: Refuses, payload: object) -> None:
+    """It would be stored as JSON, with its payload in base64."""
+    await refuses(q.publish("orders", payload), BadInput, "payload")
