@@ -39,6 +39,7 @@ from penstock.worker.source import opened
 if TYPE_CHECKING:
     from penstock.client import ClientOptions
     from penstock.client.credentials import CredentialSource
+    from penstock.client.transport import MakeTransport
 
 __all__ = ["App"]
 
@@ -64,6 +65,7 @@ class App(Registry):
         cert: str | None = None,
         key: str | None = None,
         options: ClientOptions | None = None,
+        transport: MakeTransport | None = None,
         consumer: str | None = None,
         grace_s: float = DEFAULT_GRACE_S,
         observe: Observe | None = None,
@@ -72,8 +74,8 @@ class App(Registry):
         """``where`` is a server's or a store's URL, or an object that has the verbs.
 
         Without it, ``penstock work`` takes the URL and the credential from its options and
-        settings. ``credential``, ``ca``, ``cert``, ``key`` and ``options`` are those of
-        ``penstock.connect``.
+        settings. ``credential``, ``ca``, ``cert``, ``key``, ``options`` and ``transport`` are those
+        of ``penstock.connect``.
 
         ``consumer`` is the name of its claims; without one, each queue gets a new name. Two
         processes must not share a name on an ordered queue. ``observe`` is called after every
@@ -92,6 +94,7 @@ class App(Registry):
         self._credential = credential
         self._tls: dict[str, Any] = {"ca": ca, "cert": cert, "key": key}
         self._options = options
+        self._transport = transport
         self._consumer = consumer
         self._grace_s = grace_s
         self._clock = SystemClock() if clock is None else clock
@@ -158,7 +161,11 @@ class App(Registry):
                 field="where",
             )
         async with opened(
-            self._where, self._credential, options=self._options, **self._tls
+            self._where,
+            self._credential,
+            options=self._options,
+            transport=self._transport,
+            **self._tls,
         ) as verbs:
             self.bind(verbs)
             try:
