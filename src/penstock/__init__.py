@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.api import QueueApi
     from penstock.broker import Broker, BrokerOptions
     from penstock.client import Client, ClientOptions, connect
-    from penstock.consume import Lease
+    from penstock.consume import Lease, LeaseBatch
     from penstock.model.delivery import Ack, Delivery, Extend, Nack, Release, ReplaySource
     from penstock.model.limits import Limits
     from penstock.model.message import Message, NewMessage, Outgoing
@@ -56,6 +56,7 @@ __all__ = [
     "EngineOptions",
     "Extend",
     "Lease",
+    "LeaseBatch",
     "Limits",
     "Message",
     "Nack",
@@ -85,7 +86,7 @@ _NAMES = {
     "penstock.api": ("QueueApi",),
     "penstock.broker": ("Broker", "BrokerOptions"),
     "penstock.client": ("Client", "ClientOptions", "connect"),
-    "penstock.consume": ("Lease",),
+    "penstock.consume": ("Lease", "LeaseBatch"),
     "penstock.model.delivery": ("Ack", "Delivery", "Extend", "Nack", "Release", "ReplaySource"),
     "penstock.model.limits": ("Limits",),
     "penstock.model.message": ("Message", "NewMessage", "Outgoing"),

@@ -7,9 +7,10 @@ verify`` need only this protocol, so they run on either. ``penstock.sync`` is ge
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
+from penstock.consume_api import ConsumeApi
 from penstock.job_api import JobApi
 from penstock.model.delivery import (
     CancelReply,
@@ -54,7 +55,6 @@ from penstock.model.states import State
 from penstock.webhook_api import WebhookApi
 
 if TYPE_CHECKING:
-    from penstock.consume.lease import Lease
     from penstock.filters.editor import Completions, Diagnosis
 
 __all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "QueueApi"]
@@ -67,7 +67,7 @@ ROUTE_BATCH = 10_000
 BULK_LIMIT = 1_000_000
 
 
-class QueueApi(JobApi, WebhookApi, Protocol):
+class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
     """The verbs of a queue service, for one tenant."""
 
     # -- queues and topics -------------------------------------------------------------
@@ -216,19 +216,6 @@ class QueueApi(JobApi, WebhookApi, Protocol):
         ``fair`` gives every queue its turn. With ``where`` only deliveries that match this filter
         are leased, of the first 1,000 that wait; the others stay as they are.
         """
-        ...
-
-    def consume(
-        self,
-        queue: str | Sequence[str],
-        *,
-        consumer: str | None = None,
-        max_in_flight: int = 32,
-        lease_ms: Duration | None = None,
-        order: ClaimOrder = "given",
-        where: str | None = None,
-    ) -> AsyncIterator[Lease]:
-        """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
         ...
 
     async def settle(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from importlib import import_module
 from typing import Any, Final, TypeVar, cast
@@ -39,11 +40,13 @@ __all__ = [
     "continued",
     "current_ids",
     "handling",
+    "no_settle_span",
     "traced_claim",
     "traced_headers",
     "traced_messages",
     "traced_publish",
     "traced_settle",
+    "traced_settle_and_claim",
 ]
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -53,6 +56,7 @@ _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
 _NS_PER_MS: Final = 1_000_000
 _clock: Final = SystemClock()
+_has_settle_span: Final = ContextVar("penstock_has_settle_span", default=False)
 
 
 # -- trace context -------------------------------------------------------------------------
@@ -154,20 +158,7 @@ def traced_claim(verb: F) -> F:
             return await verb(*args, **kwargs)
         begun_ms = _clock.now()
         deliveries = await verb(*args, **kwargs)
-        if deliveries:
-            # Made afterwards: a consumer that waits for messages would fill the trace with
-            # claims that found nothing.
-            queue = _argument(args, kwargs, "queue")
-            queue = ",".join(queue) if isinstance(queue, list | tuple) else queue
-            attributes = _attributes("receive", "claim", queue)
-            attributes["messaging.batch.message_count"] = len(deliveries)
-            _tracer().start_span(
-                f"claim {queue}",
-                kind=_kind("CLIENT"),
-                attributes=attributes,
-                links=_links(deliveries),
-                start_time=begun_ms * _NS_PER_MS,
-            ).end()
+        _record_claim(_argument(args, kwargs, "queue"), deliveries, begun_ms)
         return deliveries
 
     return cast(F, claim)
@@ -186,7 +177,7 @@ def traced_settle(verb: F) -> F:
         target = _argument(args, kwargs, "queue")
         given = _argument(args, kwargs, "settlements", 2)
         items = given if isinstance(given, list | tuple) else (given,)
-        if all(isinstance(item, Extend) for item in items):
+        if _has_settle_span.get() or all(isinstance(item, Extend) for item in items):
             return await verb(*args, **kwargs)
         queue = target.queue if isinstance(target, Delivery) else target
         attributes = _attributes("settle", "settle", queue)
@@ -199,6 +190,55 @@ def traced_settle(verb: F) -> F:
             return await verb(*args, **kwargs)
 
     return cast(F, settle)
+
+
+def traced_settle_and_claim(verb: F) -> F:
+    """Give a verb that settles and then claims the spans of both."""
+    settled = traced_settle(verb)
+
+    @wraps(verb)
+    async def settle_and_claim(*args: Any, **kwargs: Any) -> Any:
+        if _API not in sys.modules:
+            return await verb(*args, **kwargs)
+        begun_ms = _clock.now()
+        reply = await settled(*args, **kwargs)
+        _record_claim(_argument(args, kwargs, "queue"), reply.deliveries, begun_ms)
+        return reply
+
+    return cast(F, settle_and_claim)
+
+
+@contextmanager
+def no_settle_span() -> Iterator[None]:
+    """Make no spans for settling: the callers have theirs, and share one call."""
+    if _API not in sys.modules:
+        yield
+        return
+    token = _has_settle_span.set(True)
+    try:
+        yield
+    finally:
+        _has_settle_span.reset(token)
+
+
+def _record_claim(queue: object, deliveries: Sequence[Delivery], begun_ms: int) -> None:
+    """The span of a claim that is over.
+
+    Made afterwards: a consumer that waits for messages would fill the trace with claims that
+    found nothing.
+    """
+    if not deliveries:
+        return
+    queue = ",".join(queue) if isinstance(queue, list | tuple) else queue
+    attributes = _attributes("receive", "claim", queue)
+    attributes["messaging.batch.message_count"] = len(deliveries)
+    _tracer().start_span(
+        f"claim {queue}",
+        kind=_kind("CLIENT"),
+        attributes=attributes,
+        links=_links(deliveries),
+        start_time=begun_ms * _NS_PER_MS,
+    ).end()
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], name: str, index: int = 1) -> Any:

@@ -27,6 +27,7 @@ PUBLIC: Final = {
     "EngineOptions",
     "Extend",
     "Lease",
+    "LeaseBatch",
     "Limits",
     "Message",
     "Nack",
@@ -50,7 +51,15 @@ PUBLIC: Final = {
     "sync",
 }
 #: What a broker has that is not awaited.
-NOT_AWAITED: Final = {"consume", "engine", "for_tenant", "keepers", "options", "tenant"}
+NOT_AWAITED: Final = {
+    "consume",
+    "consume_batches",
+    "engine",
+    "for_tenant",
+    "keepers",
+    "options",
+    "tenant",
+}
 
 
 def public_members() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_name, check_queue_name
 from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Outgoing
+from penstock.tracing import no_settle_span, traced_settle_and_claim
 
 __all__ = ["SettlingAndClaiming"]
 
@@ -20,6 +21,7 @@ __all__ = ["SettlingAndClaiming"]
 class SettlingAndClaiming(Settling, Claiming):
     """The verb that ends claims and takes the next ones."""
 
+    @traced_settle_and_claim
     async def settle_and_claim(
         self,
         queue: str,
@@ -43,7 +45,8 @@ class SettlingAndClaiming(Settling, Claiming):
         check_wait(wait_ms)
         wanted = Wanted(limit, consumer, lease_ms, None if where is None else to_where(where))
         if publish or where is not None or not (await self._throttle(queue)).is_unlimited:
-            settled = await self.settle(queue, settlements, publish=publish)
+            with no_settle_span():
+                settled = await self.settle(queue, settlements, publish=publish)
             deliveries = await self._claim_now(queue, limit, consumer, lease_ms, wanted.where)
         else:
             checked = check_settlements(settlements, self._limits.payload_bytes)

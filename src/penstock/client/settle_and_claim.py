@@ -24,7 +24,7 @@ from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_name, check_queue_name
 from penstock.model.message import Outgoing
 from penstock.model.settling_exceptions import SettlingException
-from penstock.tracing import traced_settle
+from penstock.tracing import traced_settle_and_claim
 from penstock.wire.bodies import ClaimBody
 
 __all__ = ["SettlingAndClaiming"]
@@ -35,7 +35,7 @@ _REPLY: Final = msgspec.msgpack.Decoder(SettleAndClaimReply)
 class SettlingAndClaiming(Settling, Claiming):
     """The verb that ends claims and takes the next ones."""
 
-    @traced_settle
+    @traced_settle_and_claim
     async def settle_and_claim(
         self,
         queue: str,

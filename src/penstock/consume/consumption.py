@@ -1,4 +1,4 @@
-"""The result of ``consume``: an iterator of leases, for as long as the caller takes them.
+"""The results of ``consume`` and ``consume_batches``: endless iterators of leases.
 
 ::
 
@@ -21,24 +21,35 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from penstock.api import QueueApi
+from penstock.consume.hold import Hold
 from penstock.consume.lease import Lease
+from penstock.consume.lease_batch import LeaseBatch
 from penstock.consume.naming import new_consumer_name
 from penstock.consume.pace import LOOP_PACE, Pace
 from penstock.consume.prefetch import Plan, Prefetch
 from penstock.model.claim_queues import check_claim_order, check_one_or_more_queues
 from penstock.model.delivery import ClaimOrder
 from penstock.model.duration import Duration, to_ms
-from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_whole
+from penstock.model.limits import MAX_BATCH, MAX_CLAIM, MAX_LEASE_MS, check_name, check_whole
 
-__all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
+__all__ = [
+    "DEFAULT_IN_FLIGHT",
+    "DEFAULT_SIZE",
+    "AnyConsumption",
+    "BatchConsumption",
+    "Consumption",
+]
+
+T = TypeVar("T")
 
 DEFAULT_IN_FLIGHT: Final = 32
+DEFAULT_SIZE: Final = 100
 
 
-class Consumption(AsyncIterator[Lease]):
+class AnyConsumption(AsyncIterator[T]):
     """An endless iterator over the deliveries of one queue, or of several."""
 
     def __init__(
@@ -77,17 +88,18 @@ class Consumption(AsyncIterator[Lease]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Lease:
+    async def _take(self, most: int) -> list[Hold]:
+        """The next claims; raises at the end."""
         if not self._is_watched:
             self._is_watched = True
             finalizer = weakref.finalize(
                 self, _stop_later, asyncio.get_running_loop(), self.prefetch
             )
             finalizer.atexit = False
-        hold = await self.prefetch.take()
-        if hold is None:
+        holds = await self.prefetch.take(most)
+        if not holds:
             raise StopAsyncIteration
-        return Lease(self._verbs, hold)
+        return holds
 
     def stop(self) -> None:
         """End the iteration: stop claiming, and release the buffered deliveries."""
@@ -102,6 +114,56 @@ class Consumption(AsyncIterator[Lease]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+
+class Consumption(AnyConsumption[Lease]):
+    """Hands out one lease at a time."""
+
+    async def __anext__(self) -> Lease:
+        (hold,) = await self._take(1)
+        return Lease(self._verbs, hold, self.prefetch.settle)
+
+
+class BatchConsumption(AnyConsumption[LeaseBatch]):
+    """Hands out as many leases at a time as there are, up to ``size``."""
+
+    def __init__(
+        self,
+        verbs: QueueApi,
+        queue: str | Sequence[str],
+        *,
+        size: int = DEFAULT_SIZE,
+        consumer: str | None = None,
+        max_in_flight: int | None = None,
+        lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
+        where: str | None = None,
+        stop: asyncio.Event | None = None,
+        pace: Pace = LOOP_PACE,
+    ) -> None:
+        check_whole("size", size, 1, MAX_CLAIM)
+        if max_in_flight is None:
+            # One batch is handled while another one is settled and the next one claimed.
+            max_in_flight = 2 * size
+        check_whole("max_in_flight", max_in_flight, size, MAX_BATCH)
+        super().__init__(
+            verbs,
+            queue,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+            order=order,
+            where=where,
+            stop=stop,
+            pace=pace,
+        )
+        self._size = size
+
+    async def __anext__(self) -> LeaseBatch:
+        prefetch = self.prefetch
+        return LeaseBatch(
+            self._verbs, await self._take(self._size), prefetch.settle, prefetch.deferred
+        )
 
 
 def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:

@@ -8,13 +8,13 @@ claim lapses (C5).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from penstock.errors import Conflict, StaleReceipt
 from penstock.model.delivery import Delivery
 
-__all__ = ["Fate", "Hold"]
+__all__ = ["Fate", "Hold", "Work"]
 
 
 class Fate(Enum):
@@ -30,22 +30,43 @@ class Fate(Enum):
     """Not settled, and given up: the delivery comes back when the claim lapses."""
 
 
+class Work:
+    """The current task, as it works under one claim or several.
+
+    It is cancelled when a claim is lost and none of the others is held any more.
+
+    The bookkeeping is that of ``asyncio.timeout``: a cancellation that also came from elsewhere
+    must not be swallowed.
+    """
+
+    __slots__ = ("_cancelling", "_holds", "_is_cut", "_task")
+
+    def __init__(self, holds: Sequence[Hold]) -> None:
+        self._holds = holds
+        self._task = asyncio.current_task()
+        self._cancelling = 0 if self._task is None else self._task.cancelling()
+        self._is_cut = False
+
+    def lost_one(self) -> None:
+        """Cancel the task if no claim is left: one was lost."""
+        if self._task is None or any(hold.fate is Fate.HELD for hold in self._holds):
+            return
+        self._is_cut = True
+        self._task.cancel()
+
+    def end(self, error: BaseException | None) -> bool:
+        """End the work; returns whether only the loss of its claims cancelled it."""
+        task, self._task = self._task, None
+        if not self._is_cut or task is None:
+            return False
+        left = task.uncancel()
+        return left <= self._cancelling and isinstance(error, asyncio.CancelledError)
+
+
 class Hold:
     """One claim, from its grant to its end."""
 
-    __slots__ = (
-        "delivery",
-        "fate",
-        "settled_by",
-        "lease_ms",
-        "since",
-        "wish_ms",
-        "until",
-        "_on_end",
-        "_holder",
-        "_holder_cancelling",
-        "_is_cutting",
-    )
+    __slots__ = ("delivery", "fate", "settled_by", "since", "wish_ms", "until", "work", "_on_end")
 
     def __init__(
         self, delivery: Delivery, now: int = 0, on_end: Callable[[Hold], None] | None = None
@@ -53,20 +74,20 @@ class Hold:
         self.delivery = delivery
         self.fate = Fate.HELD
         self.settled_by = ""
-        #: The granted lease, after the queue's policy has clamped it.
-        self.lease_ms = max(1, delivery.lease_deadline - delivery.claimed_at)
         #: When the claim was granted or last extended, by the consumer's own clock.
         self.since = now
         #: The lease that the program asked for since the last extension, and until when it asked
         #: to hold the claim, by the consumer's own clock.
         self.wish_ms = 0
         self.until = 0
+        #: The task that works under the claim.
+        self.work: Work | None = None
         self._on_end = on_end
-        self._holder: asyncio.Task[object] | None = None
-        self._holder_cancelling = 0
-        self._is_cutting = False
 
-    # -- settling ----------------------------------------------------------------------
+    @property
+    def lease_ms(self) -> int:
+        """The granted lease, after the queue's policy has clamped it."""
+        return max(1, self.delivery.lease_deadline - self.delivery.claimed_at)
 
     def check(self) -> None:
         """Refuse to settle a claim that is no longer held."""
@@ -84,7 +105,8 @@ class Hold:
 
     def begin(self, verb: str) -> None:
         """Begin a settlement; there is one at a time."""
-        self.check()
+        if self.fate is not Fate.HELD:
+            self.check()
         self.fate = Fate.SETTLING
         self.settled_by = verb
 
@@ -98,34 +120,13 @@ class Hold:
         if self._on_end is not None:
             self._on_end(self)
 
-    # -- the task that works under the claim -------------------------------------------
-
-    def enter(self) -> None:
-        """Register the current task; it is cancelled if the claim is lost."""
-        self._holder = asyncio.current_task()
-        self._holder_cancelling = 0 if self._holder is None else self._holder.cancelling()
-
-    def leave(self, error: BaseException | None) -> bool:
-        """Unregister the task; returns whether only the loss of the claim cancelled it.
-
-        The bookkeeping is that of ``asyncio.timeout``: a cancellation that also came from
-        elsewhere must not be swallowed.
-        """
-        holder, self._holder = self._holder, None
-        if not self._is_cutting or holder is None:
-            return False
-        self._is_cutting = False
-        left = holder.uncancel()
-        return left <= self._holder_cancelling and isinstance(error, asyncio.CancelledError)
-
     def lose(self) -> None:
-        """Mark the claim as lost and cancel its task: the receipt is stale."""
+        """Mark the claim as lost: the receipt is stale. Its task may be cancelled."""
         if self.fate is not Fate.HELD:
             return
         self.end(Fate.LOST)
-        if self._holder is not None:
-            self._is_cutting = True
-            self._holder.cancel()
+        if self.work is not None:
+            self.work.lost_one()
 
     def __str__(self) -> str:
         return f"Message {self.delivery.message.id} of queue {self.delivery.queue!r}"

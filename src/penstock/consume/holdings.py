@@ -19,10 +19,10 @@ from penstock.api import QueueApi
 from penstock.consume.hold import Fate, Hold
 from penstock.consume.pace import Pace
 from penstock.errors import PenstockError, UnknownQueue
-from penstock.model.delivery import Delivery, Extend, Receipt, Release
+from penstock.model.delivery import Delivery, Extend, Receipt, Release, Settlement
 from penstock.model.limits import MAX_LEASE_MS
 
-__all__ = ["Holdings"]
+__all__ = ["Holdings", "by_queue"]
 
 #: Checks per lease: a claim is extended between a third and half of its lease, with three
 #: retries if that fails.
@@ -56,7 +56,8 @@ class Holdings:
     def take(self, deliveries: Sequence[Delivery]) -> list[Hold]:
         """Hold deliveries that were just claimed."""
         now = self._pace.now()
-        holds = [Hold(delivery, now, self._ended) for delivery in deliveries]
+        ended = self._ended
+        holds = [Hold(delivery, now, ended) for delivery in deliveries]
         for hold in holds:
             self._holds[hold.delivery.receipt] = hold
         if self._holds:
@@ -64,12 +65,25 @@ class Holdings:
             self._none.clear()
         return holds
 
+    def forget(self, settlements: Iterable[Settlement]) -> None:
+        """Stop counting claims that were settled; their holders end them."""
+        for settlement in settlements:
+            self._holds.pop(settlement.receipt, None)
+        self._ended_some()
+
+    def end(self, holds: Iterable[Hold], fate: Fate) -> None:
+        """End claims that this consumer holds."""
+        for hold in holds:
+            hold.fate = fate
+            self._holds.pop(hold.delivery.receipt, None)
+        self._ended_some()
+
     async def release(self, holds: Iterable[Hold]) -> None:
         """Release claims that no task has started on; if that fails, they lapse."""
         held = [hold for hold in holds if hold.fate is Fate.HELD]
         for hold in held:
             hold.begin("release")
-        for queue, some in _by_queue(held).items():
+        for queue, some in by_queue(held).items():
             await self._release(queue, some)
 
     async def _release(self, queue: str, held: Sequence[Hold]) -> None:
@@ -77,11 +91,9 @@ class Holdings:
             await self._verbs.settle(queue, [Release(h.delivery.receipt) for h in held])
         except PenstockError as error:
             _log.warning("%d claims of %r were not released: %s", len(held), queue, error)
-            for hold in held:
-                hold.end(Fate.DROPPED)
+            self.end(held, Fate.DROPPED)
         else:
-            for hold in held:
-                hold.end(Fate.SETTLED)
+            self.end(held, Fate.SETTLED)
 
     async def emptied(self) -> None:
         """Return when nothing is held, or ``give_up`` was called."""
@@ -109,7 +121,7 @@ class Holdings:
     async def extend(self, holds: Iterable[Hold]) -> None:
         """Extend these in one call per queue; the tasks of lost claims are cancelled."""
         live = [hold for hold in holds if hold.fate in (Fate.HELD, Fate.SETTLING)]
-        for queue, some in _by_queue(live).items():
+        for queue, some in by_queue(live).items():
             await self._extend(queue, some)
 
     async def _extend(self, queue: str, live: Sequence[Hold]) -> None:
@@ -143,13 +155,17 @@ class Holdings:
 
     def _ended(self, hold: Hold) -> None:
         self._holds.pop(hold.delivery.receipt, None)
+        self._ended_some()
+
+    def _ended_some(self) -> None:
         if not self._holds:
             self._some.clear()
             self._none.set()
         self._freed()
 
 
-def _by_queue(holds: Iterable[Hold]) -> dict[str, list[Hold]]:
+def by_queue(holds: Iterable[Hold]) -> dict[str, list[Hold]]:
+    """The claims of each queue."""
     found: dict[str, list[Hold]] = {}
     for hold in holds:
         found.setdefault(hold.delivery.queue, []).append(hold)

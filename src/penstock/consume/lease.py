@@ -20,25 +20,32 @@ made the lease extends it while it is held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from penstock.api import QueueApi
 from penstock.consume.failure import describe
-from penstock.consume.hold import Fate, Hold
+from penstock.consume.hold import Fate, Hold, Work
+from penstock.consume.settlement_batcher import Answer
+from penstock.consume.single_settlements import check_current
 from penstock.errors import BadInput, PenstockError, StaleReceipt
-from penstock.model.delivery import Ack, Delivery, Outcome, Receipt, Settlement
+from penstock.model.delivery import Ack, Delivery, Nack, Outcome, Receipt, Release, Settlement
+from penstock.model.delivery import Reject as RejectSettlement
 from penstock.model.duration import Duration, to_ms
 from penstock.model.message import HeaderValue, Message, Outgoing
 from penstock.model.payload import to_result
 from penstock.model.settling_exceptions import Reject, Retry, SettlingException
+from penstock.tracing import traced_settle
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "Settle"]
 
 T = TypeVar("T")
+
+#: Settles deliveries of a queue.
+Settle: TypeAlias = Callable[[str, Sequence[Settlement]], Awaitable[Sequence[Answer]]]
 
 _log = logging.getLogger("penstock.consume")
 
@@ -46,11 +53,12 @@ _log = logging.getLogger("penstock.consume")
 class Lease:
     """A claimed delivery, and the ways to settle it."""
 
-    __slots__ = ("_hold", "_verbs", "result")
+    __slots__ = ("_hold", "_send", "_verbs", "result")
 
-    def __init__(self, verbs: QueueApi, hold: Hold) -> None:
+    def __init__(self, verbs: QueueApi, hold: Hold, send: Settle) -> None:
         self._verbs = verbs
         self._hold = hold
+        self._send = send
         #: The result of the ack on a clean exit; stored like a payload.
         self.result: object = None
 
@@ -126,30 +134,22 @@ class Lease:
 
     async def ack(self, result: object = None, *, publish: Sequence[Outgoing] = ()) -> Outcome:
         """Mark as done. ``publish`` is published in the same commit: both happen, or neither."""
-        self._hold.begin("ack")
-        if publish:
-            return await self._settle(
-                self._in_one_commit(Ack(self.receipt, to_result(result)), publish)
-            )
-        return await self._settle(self._verbs.ack(self.delivery, result))
+        return await self._settle("ack", Ack(self.receipt, to_result(result)), publish)
 
     async def nack(self, error: str | None = None, *, delay_ms: Duration | None = None) -> Outcome:
         """Retry later, or fail when no attempts are left."""
-        self._hold.begin("nack")
-        return await self._settle(self._verbs.nack(self.delivery, error, delay_ms=delay_ms))
+        return await self._settle("nack", Nack(self.receipt, error, to_ms(delay_ms)))
 
     async def reject(self, error: str | None = None) -> Outcome:
         """Fail immediately, without a retry."""
-        self._hold.begin("reject")
-        return await self._settle(self._verbs.reject(self.delivery, error))
+        return await self._settle("reject", RejectSettlement(self.receipt, error))
 
     async def release(self, delay_ms: Duration | None = None) -> Outcome:
         """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
         The grant does not count as an attempt.
         """
-        self._hold.begin("release")
-        return await self._settle(self._verbs.release(self.delivery, delay_ms))
+        return await self._settle("release", Release(self.receipt, to_ms(delay_ms)))
 
     async def extend(self, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
@@ -177,7 +177,7 @@ class Lease:
 
     async def __aenter__(self) -> Self:
         self._hold.check()
-        self._hold.enter()
+        self._hold.work = Work((self._hold,))
         return self
 
     async def __aexit__(
@@ -187,7 +187,8 @@ class Lease:
         trace: TracebackType | None,
     ) -> bool:
         hold = self._hold
-        if hold.leave(error):
+        work, hold.work = hold.work, None
+        if work is not None and work.end(error):
             _log.warning("%s was lost: its work was cancelled", hold)
             return True
         if error is None:
@@ -255,10 +256,16 @@ class Lease:
 
     # -- internals ---------------------------------------------------------------------
 
-    async def _settle(self, settling: Awaitable[Outcome]) -> Outcome:
+    async def _settle(
+        self, verb: str, settlement: Settlement, publish: Sequence[Outgoing] = ()
+    ) -> Outcome:
         hold = self._hold
+        hold.begin(verb)
         try:
-            outcome = await settling
+            if publish:
+                outcome = await self._settle_and_publish(settlement, publish)
+            else:
+                outcome = await self._settle_one(self.queue, settlement)
         except StaleReceipt:
             hold.end(Fate.LOST)
             raise
@@ -272,12 +279,18 @@ class Lease:
         hold.end(Fate.SETTLED)
         return outcome
 
-    async def _in_one_commit(self, settlement: Settlement, publish: Sequence[Outgoing]) -> Outcome:
+    @traced_settle
+    async def _settle_one(self, queue: str, settlement: Settlement) -> Outcome:
+        (answer,) = await self._send(queue, (settlement,))
+        if isinstance(answer, PenstockError):
+            raise answer
+        return check_current(self.delivery, answer)
+
+    async def _settle_and_publish(
+        self, settlement: Settlement, publish: Sequence[Outgoing]
+    ) -> Outcome:
         reply = await self._verbs.settle(self.queue, (settlement,), publish=publish)
-        outcome = reply.outcomes[0]
-        if not outcome.ok:
-            raise StaleReceipt(f"The claim of {self._hold} is over.", field="receipt")
-        return outcome
+        return check_current(self.delivery, reply.outcomes[0])
 
     def __del__(self) -> None:
         if self._hold.fate is Fate.HELD:

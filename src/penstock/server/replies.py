@@ -32,7 +32,7 @@ from penstock.server.request_parsing import Disconnected
 from penstock.storage.timeouts import Timeouts
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
-from penstock.wire.msgpack_cursor import array_header
+from penstock.wire.msgpack_cursor import array_header, array_items
 from penstock.wire.payloads import (
     shown_claims,
     shown_log,
@@ -167,7 +167,9 @@ async def _encode_list(
     for begin, end in pieces(sizes, PART_BYTES):
         part = items[begin:end]
         if as_msgpack:
-            body += map(encode_msgpack, part)
+            # Not item by item: a socket that is written to in small pieces fills the caller's
+            # receive buffer with overhead, and stalls.
+            body.append(array_items(encode_msgpack(part)))
         else:
             shown: Any = _SHOWN[type(value)](replace(value, **{name: part}))
             body.append(encode_json(getattr(shown, name))[1:-1])

@@ -168,7 +168,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     is set only while this one binds and begins to listen.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

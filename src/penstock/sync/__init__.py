@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from penstock import opening
 from penstock.api import QueueApi
 from penstock.broker import BrokerOptions
-from penstock.sync.blocking import SyncConsumption
+from penstock.sync.blocking import SyncBatchConsumption, SyncConsumption
 from penstock.sync.lease import SyncLease
+from penstock.sync.lease_batch import SyncLeaseBatch
 from penstock.sync.loop import LoopThread
 from penstock.sync.verbs import SyncVerbs
 
@@ -31,7 +32,15 @@ if TYPE_CHECKING:
     from penstock.client.credentials import CredentialSource
     from penstock.client.transport import MakeTransport
 
-__all__ = ["SyncConsumption", "SyncLease", "SyncVerbs", "connect", "open"]
+__all__ = [
+    "SyncBatchConsumption",
+    "SyncConsumption",
+    "SyncLease",
+    "SyncLeaseBatch",
+    "SyncVerbs",
+    "connect",
+    "open",
+]
 
 
 def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in)

@@ -7,21 +7,29 @@ generated from ``penstock.api`` and ``penstock.consume.lease``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from penstock.api import QueueApi
-from penstock.consume.consumption import Consumption
+from penstock.consume.consumption import AnyConsumption
 from penstock.consume.lease import Lease
+from penstock.consume.lease_batch import LeaseBatch
 from penstock.errors import StoreClosed
 from penstock.sync.loop import LoopThread
 
 if TYPE_CHECKING:
     from penstock.sync.lease import SyncLease
+    from penstock.sync.lease_batch import SyncLeaseBatch
 
-__all__ = ["BlockingLease", "BlockingVerbs", "SyncConsumption"]
+__all__ = [
+    "BlockingLease",
+    "BlockingLeaseBatch",
+    "BlockingVerbs",
+    "SyncBatchConsumption",
+    "SyncConsumption",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,39 +84,44 @@ class BlockingVerbs(_Blocking):
     def _iterate(
         self, verb: Callable[P, AsyncIterator[Lease]], *args: P.args, **kwargs: P.kwargs
     ) -> SyncConsumption:
-        async def begin() -> AsyncIterator[Lease]:
+        return SyncConsumption(self._loop, self._begin(verb, *args, **kwargs))
+
+    def _iterate_batches(
+        self, verb: Callable[P, AsyncIterator[LeaseBatch]], *args: P.args, **kwargs: P.kwargs
+    ) -> SyncBatchConsumption:
+        return SyncBatchConsumption(self._loop, self._begin(verb, *args, **kwargs))
+
+    def _begin(
+        self, verb: Callable[P, AsyncIterator[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[T]:
+        async def begin() -> AsyncIterator[T]:
             return verb(*args, **kwargs)
 
-        return SyncConsumption(self._loop, self._loop.run(begin))
+        return self._loop.run(begin)
 
 
-class SyncConsumption(Iterator["SyncLease"]):
+class _AnySyncConsumption(Generic[T]):
     """An endless iterator over the deliveries of one queue; it blocks while there are none.
 
     Several threads may iterate over it at the same time; each delivery goes to one of them.
     ``stop``, from any thread or signal handler, ends it; so does ``close``, or leaving a ``with``.
     """
 
-    def __init__(self, loop: LoopThread, leases: AsyncIterator[Lease]) -> None:
+    def __init__(self, loop: LoopThread, leases: AsyncIterator[T]) -> None:
         self._loop = loop
         self._leases = leases
 
-    def __next__(self) -> SyncLease:
-        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (a circular import)
-
-        lease = self._loop.run(self._take)
-        if lease is None:
-            raise StopIteration
-        return SyncLease(self._loop, lease)
+    def __iter__(self) -> Self:
+        return self
 
     def stop(self) -> None:
         """End the iteration: stop claiming, and release the buffered deliveries."""
-        if isinstance(self._leases, Consumption):
+        if isinstance(self._leases, AnyConsumption):
             self._loop.call_soon(self._leases.stop)
 
     def close(self) -> None:
         """Stop, and leave the queue. Leases that are still held are no longer extended."""
-        if isinstance(self._leases, Consumption) and not self._loop.is_closed:
+        if isinstance(self._leases, AnyConsumption) and not self._loop.is_closed:
             self._loop.run(self._leases.aclose)
 
     def __enter__(self) -> Self:
@@ -117,11 +130,36 @@ class SyncConsumption(Iterator["SyncLease"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _take(self) -> Lease | None:
+    def _next(self) -> T:
+        """The next item; raises at the end."""
+        taken = self._loop.run(self._take)
+        if taken is None:
+            raise StopIteration
+        return taken
+
+    async def _take(self) -> T | None:
         try:
             return await anext(self._leases)
         except StopAsyncIteration:
             return None
+
+
+class SyncConsumption(_AnySyncConsumption[Lease], Iterator["SyncLease"]):
+    """Hands out one lease at a time."""
+
+    def __next__(self) -> SyncLease:
+        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (a circular import)
+
+        return SyncLease(self._loop, self._next())
+
+
+class SyncBatchConsumption(_AnySyncConsumption[LeaseBatch], Iterator["SyncLeaseBatch"]):
+    """Hands out many leases at a time."""
+
+    def __next__(self) -> SyncLeaseBatch:
+        from penstock.sync.lease_batch import SyncLeaseBatch  # noqa: PLC0415  (a circular import)
+
+        return SyncLeaseBatch(self._loop, self._next())
 
 
 class BlockingLease(_Blocking):
@@ -166,3 +204,48 @@ class BlockingLease(_Blocking):
             function(*args, **kwargs)
 
         self._loop.run(done)
+
+
+class BlockingLeaseBatch(_Blocking):
+    """Leases that are extended in the background while a thread works under them.
+
+    ::
+
+        with batch:  # ack on exit, nack on an exception, which ends there
+            charge([lease.payload for lease in batch])
+
+    Claims that are lost while it works are not settled. The exit does not wait for the answer.
+    """
+
+    def __init__(self, loop: LoopThread, batch: LeaseBatch) -> None:
+        super().__init__(loop)
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __iter__(self) -> Iterator[SyncLease]:
+        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (a circular import)
+
+        return (SyncLease(self._loop, lease) for lease in self._batch)
+
+    @overload
+    def __getitem__(self, index: int) -> SyncLease: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[SyncLease]: ...
+
+    def __getitem__(self, index: int | slice) -> SyncLease | Sequence[SyncLease]:
+        return list(self)[index]
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._batch.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._loop.run(self._batch.__aexit__, kind, error, trace)

@@ -1,8 +1,8 @@
-"""Writes ``verbs.py`` and ``lease.py`` of this package: ``python src/penstock/sync/generate.py``.
+"""Writes the blocking twins of this package: ``python src/penstock/sync/generate.py``.
 
 The async code is written by hand, its blocking twin is generated: signatures and docstrings are
 read from the source of ``penstock.api`` and ``penstock.consume.lease``, and every coroutine
-becomes a blocking call. A test generates both files and fails if the checked-in ones differ.
+becomes a blocking call. A test generates the files and fails if the checked-in ones differ.
 
 It imports nothing of Penstock, which may not be importable before the twin is up to date. It
 needs ruff, as ``make format`` does.
@@ -54,7 +54,11 @@ TWINS: Final = (
         inner="_verbs",
         by_hand=("close",),
         promise="The verbs of ``penstock.api`` as blocking calls.",
-        bases=(("penstock.job_api", "JobApi"), ("penstock.webhook_api", "WebhookApi")),
+        bases=(
+            ("penstock.consume_api", "ConsumeApi"),
+            ("penstock.job_api", "JobApi"),
+            ("penstock.webhook_api", "WebhookApi"),
+        ),
     ),
     Twin(
         file="lease.py",
@@ -65,6 +69,16 @@ TWINS: Final = (
         inner="_lease",
         by_hand=("result",),
         promise="A delivery while a program holds it, for programs that block.",
+    ),
+    Twin(
+        file="lease_batch.py",
+        source="penstock.consume.lease_batch",
+        of="LeaseBatch",
+        name="SyncLeaseBatch",
+        base="BlockingLeaseBatch",
+        inner="_batch",
+        by_hand=(),
+        promise="Deliveries that a program holds and settles together, for programs that block.",
     ),
 )
 
@@ -132,6 +146,8 @@ def _member(twin: Twin, node: _Function) -> str:
         call = target
     elif isinstance(node, ast.AsyncFunctionDef):
         call = f"self._run({given})"
+    elif returns == "AsyncIterator[LeaseBatch]":
+        returns, call = "SyncBatchConsumption", f"self._iterate_batches({given})"
     elif returns.startswith("AsyncIterator"):
         returns, call = "SyncConsumption", f"self._iterate({given})"
     elif returns == "None":
@@ -169,7 +185,8 @@ def _imports(twin: Twin, trees: list[ast.Module], used: set[str]) -> Iterator[st
     tree = trees[0]
     if list(_variables(tree, used)):
         used = used | {"TypeVar"}
-    base = [twin.base, *(["SyncConsumption"] if "SyncConsumption" in used else [])]
+    iterators = ("SyncBatchConsumption", "SyncConsumption")
+    base = [twin.base, *(name for name in iterators if name in used)]
     yield f"from penstock.sync.blocking import {', '.join(base)}"
     for node in (node for each in trees for node in ast.walk(each)):
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":

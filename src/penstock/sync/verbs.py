@@ -53,7 +53,7 @@ from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.model.webhooks import NewWebhook, Webhook
 from penstock.model.writes import Write
-from penstock.sync.blocking import BlockingVerbs, SyncConsumption
+from penstock.sync.blocking import BlockingVerbs, SyncBatchConsumption, SyncConsumption
 
 __all__ = ["SyncVerbs"]
 
@@ -237,27 +237,6 @@ class SyncVerbs(BlockingVerbs):
             consumer=consumer,
             lease_ms=lease_ms,
             wait_ms=wait_ms,
-            order=order,
-            where=where,
-        )
-
-    def consume(
-        self,
-        queue: str | Sequence[str],
-        *,
-        consumer: str | None = None,
-        max_in_flight: int = 32,
-        lease_ms: Duration | None = None,
-        order: ClaimOrder = "given",
-        where: str | None = None,
-    ) -> SyncConsumption:
-        """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
-        return self._iterate(
-            self._verbs.consume,
-            queue,
-            consumer=consumer,
-            max_in_flight=max_in_flight,
-            lease_ms=lease_ms,
             order=order,
             where=where,
         )
@@ -552,6 +531,50 @@ class SyncVerbs(BlockingVerbs):
     def explain(self, queue: str, message_id: int) -> Why:
         """Why a queue does or does not hand out a message."""
         return self._run(self._verbs.explain, queue, message_id)
+
+    def consume(
+        self,
+        queue: str | Sequence[str],
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
+        where: str | None = None,
+    ) -> SyncConsumption:
+        """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
+        return self._iterate(
+            self._verbs.consume,
+            queue,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+            order=order,
+            where=where,
+        )
+
+    def consume_batches(
+        self,
+        queue: str | Sequence[str],
+        *,
+        size: int = 100,
+        consumer: str | None = None,
+        max_in_flight: int | None = None,
+        lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
+        where: str | None = None,
+    ) -> SyncBatchConsumption:
+        """Claim forever, many at a time: ``for batch in …: with batch: …``."""
+        return self._iterate_batches(
+            self._verbs.consume_batches,
+            queue,
+            size=size,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+            order=order,
+            where=where,
+        )
 
     def begin_write(
         self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False

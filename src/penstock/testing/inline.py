@@ -17,7 +17,7 @@ and are waited for. ``publish_periodic`` publishes the slots of periodic tasks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -25,10 +25,12 @@ from penstock.broker import Broker, BrokerOptions
 from penstock.consume.hold import Hold
 from penstock.consume.lease import Lease
 from penstock.errors import Conflict, UnknownQueue
+from penstock.model.delivery import Outcome, Settlement
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.tracing import no_settle_span
 from penstock.worker import App, Handled
 from penstock.worker.handling import Handling
 from penstock.worker.periodic import publish_due
@@ -78,8 +80,14 @@ class Inline(Broker):
         """Handle the next delivery of one queue; None if there is none now."""
         where = self._selectors[queue]
         for delivery in await self.claim(queue, consumer="inline", where=where):
-            return await self._handlings[queue].handle(Lease(self, Hold(delivery)))
+            return await self._handlings[queue].handle(
+                Lease(self, Hold(delivery), self._settle_now)
+            )
         return None
+
+    async def _settle_now(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
+        with no_settle_span():
+            return (await self.settle(queue, settlements)).outcomes
 
     async def publish_periodic(self) -> None:
         """Publish the slots of periodic tasks that are due at the time of ``clock``."""

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.errors import BadInput, TooLarge
 from penstock.wire.splitting import Bounds, Steps
 
-__all__ = ["MsgpackCursor", "array_header"]
+__all__ = ["MsgpackCursor", "array_header", "array_items"]
 
 #: Values scanned before other calls get their turn, about two milliseconds.
 _TOKENS_A_STEP: Final = 8_000
@@ -64,6 +64,11 @@ _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 def array_header(count: int) -> bytes:
     """The header of an array of ``count`` items."""
     return b"\xdd" + count.to_bytes(4, "big")
+
+
+def array_items(array: bytes) -> bytes:
+    """The items of an encoded array, without its header."""
+    return array[1 + _COUNTS.get(array[0], 0) :]
 
 
 class MsgpackCursor:

@@ -12,7 +12,14 @@ import pytest
 from penstock import Broker, BrokerOptions, EngineOptions, PenstockError
 from penstock.api import ANONYMOUS
 from penstock.consume import Consumption
-from penstock.model.delivery import ClaimOrder, Delivery, Extend, Settlement, SettleReply
+from penstock.model.delivery import (
+    ClaimOrder,
+    Delivery,
+    Extend,
+    SettleAndClaimReply,
+    Settlement,
+    SettleReply,
+)
 from penstock.model.duration import Duration
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.settling_exceptions import SettlingException
@@ -73,6 +80,10 @@ class Spy(Broker):
         super().__init__(engine, options)
         #: The limit of each claim.
         self.claims: list[int] = []
+        #: How many of them settled, too.
+        self.combined = 0
+        #: How many calls only settled.
+        self.settles = 0
         self.claimed: list[Delivery] = []
         #: The receipts of each extension.
         self.extensions: list[list[str]] = []
@@ -123,9 +134,44 @@ class Spy(Broker):
         self._fail("extend" if extended else "settle")
         if extended:
             self.extensions.append(extended)
+        else:
+            self.settles += 1
         reply = await super().settle(queue, settlements, publish=publish)
         self.settled.update(type(item) for item in settlements)
         if self.gate is not None and not extended:
+            await self.gate.wait()
+        return reply
+
+    async def settle_and_claim(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        *,
+        publish: Sequence[Outgoing] = (),
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: Duration | None = None,
+        wait_ms: Duration = 0,
+        where: str | None = None,
+    ) -> SettleAndClaimReply:
+        self._fail("settle")
+        self._fail("claim")
+        self.claims.append(limit)
+        self.combined += 1
+        reply = await super().settle_and_claim(
+            queue,
+            settlements,
+            publish=publish,
+            limit=limit,
+            consumer=consumer,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            where=where,
+        )
+        self.settled.update(type(item) for item in settlements)
+        self.claimed += reply.deliveries
+        self.most_in_flight = max(self.most_in_flight, (await self.stats(queue)).in_flight)
+        if self.gate is not None:
             await self.gate.wait()
         return reply
 

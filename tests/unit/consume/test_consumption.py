@@ -286,7 +286,7 @@ async def test_an_error_that_cannot_pass_is_raised_and_nothing_is_kept(
     await publish(q, 4)
     leases = consume(max_in_flight=4)
     (held,) = await take(leases, 1)
-    q.failures["claim"] = [BadInput("no")]
+    q.failures["claim"] = [BadInput("no") for _ in range(10)]
     await held.ack()
     for lease in await take(leases, 3):
         await lease.release()

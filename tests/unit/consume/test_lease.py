@@ -284,6 +284,7 @@ async def test_a_settlement_that_is_cut_off_leaves_the_claim_to_itself(
     with pytest.raises(Conflict):
         await lease.nack()
     assert await state_of(q, lease) is State.DONE
+    q.gate.set()  # The call is shared: it goes on, and closing waits for it.
 
 
 async def test_a_settlement_that_failed_can_be_tried_again(q: Spy, lease: Lease) -> None:

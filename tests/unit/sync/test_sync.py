@@ -149,6 +149,26 @@ def test_threads_share_a_consumption(q: SyncVerbs) -> None:
     assert sorted(seen) == sorted(b"%d" % n for n in range(50))
 
 
+def test_batches_are_settled_together(q: SyncVerbs) -> None:
+    q.create_queue("jobs", max_attempts=1)
+    q.publish_batch("jobs", [NewMessage(b"%d" % n) for n in range(30)])
+    seen: list[bytes] = []
+    with q.consume_batches("jobs", size=10) as batches:
+        for batch in batches:
+            with batch:
+                seen += [lease.payload for lease in batch]
+                if len(seen) == 20:
+                    assert batch[0].reject("no").state is State.FAILED
+                    assert [lease.held for lease in batch[:2]] == [False, True]
+                if len(seen) == 30:
+                    assert len(batch.ack()) == batch.held + 10
+            if len(seen) == 30:
+                break
+    assert seen == [b"%d" % n for n in range(30)]
+    stats = q.stats("jobs")
+    assert (stats.done, stats.failed, stats.in_flight) == (29, 1, 0)
+
+
 def test_stop_ends_a_consumption_that_waits(q: SyncVerbs) -> None:
     q.create_queue("empty")
     deliveries = q.consume("empty")

@@ -1,0 +1,46 @@
+"""The verbs that claim forever, as a protocol: a part of ``penstock.api``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model.delivery import ClaimOrder
+from penstock.model.duration import Duration
+
+if TYPE_CHECKING:
+    from penstock.consume.lease import Lease
+    from penstock.consume.lease_batch import LeaseBatch
+
+__all__ = ["ConsumeApi"]
+
+
+class ConsumeApi(Protocol):
+    """Deliveries that are claimed ahead, extended, and settled by a context manager."""
+
+    def consume(
+        self,
+        queue: str | Sequence[str],
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
+        where: str | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
+        ...
+
+    def consume_batches(
+        self,
+        queue: str | Sequence[str],
+        *,
+        size: int = 100,
+        consumer: str | None = None,
+        max_in_flight: int | None = None,
+        lease_ms: Duration | None = None,
+        order: ClaimOrder = "given",
+        where: str | None = None,
+    ) -> AsyncIterator[LeaseBatch]:
+        """Claim forever, many at a time: ``async for batch in …: async with batch: …``."""
+        ...
