@@ -34,7 +34,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def check(figures: AsyncIterator[Figure], count: int) -> None:
     found = [figure async for figure in figures]
     assert len(found) == count
-    assert all(figure.ratio > 0 for figure in found)
+    # Callers of a tiny benchmark make the server hold less than can be measured.
+    assert all(figure.ratio > 0 or figure.name.startswith("memory held") for figure in found)
 
 
 async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Frames: the checksummed units of journals and snapshots, and how damage is told from a torn tail.
+"""Frames: the checksummed units of journals and snapshots, and how damage differs from a torn tail.
 
 A frame is a header, a body, one short checksum per disk sector, and a hash of all of it::
 

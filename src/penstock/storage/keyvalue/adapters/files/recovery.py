@@ -1,7 +1,7 @@
 """Recovery: reads a snapshot and the journals after it, without changing anything.
 
 The newest snapshot and every journal from its number on are read. Only the last journal may end in
-a torn frame, which a crash explains: nobody was told that its commit was synced. Everything else
+a torn frame, which a crash explains: its commit was never acknowledged. Everything else
 that is missing or wrong is refused (X1), before the store is changed.
 """
 
