@@ -53,10 +53,9 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
 
 __all__ = ["BYTES_PER_MESSAGE", "MAX_MESSAGES", "FilesAdapter"]
 
-#: Memory per message of the log with one waiting delivery, measured; every further delivery adds
-#: about a third.
-BYTES_PER_MESSAGE: Final = 400
-#: For how many messages this kind of store is meant: half a gigabyte of memory.
+#: Memory per message of the log with one waiting delivery, measured.
+BYTES_PER_MESSAGE: Final = 320
+#: For how many messages this kind of store is meant: a third of a gigabyte of memory.
 MAX_MESSAGES: Final = 1_000_000
 #: A checkpoint is due when the journal is larger than this, and larger than the last snapshot, so
 #: that snapshots at most double what is written.

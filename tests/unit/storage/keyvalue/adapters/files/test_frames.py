@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from penstock.storage.keyvalue.adapters.files.commit_body import (
+    decode_commit,
+    encode_commit,
+    split_commit,
+)
 from penstock.storage.keyvalue.adapters.files.frames import (
     NO_HASH,
     DamagedFrame,
@@ -15,9 +21,15 @@ from penstock.storage.keyvalue.adapters.files.frames import (
     read_frame,
     read_frames,
 )
+from penstock.storage.keyvalue.keys import payload_key
 from penstock.testing.laws import law
 
 SALT = 0x1234ABCD
+GOLDEN = bytes.fromhex(
+    "50534631 0100000000000000 0000000000000000 0102030405060708 2100000000000000 47e6fe08 a5"
+    "18000000 949192c40163c4016482c40161c40131c40162c091079105 68656c6c6f"
+    "2743a393 b5ddaf505843dd9a a5"
+)
 #: Bodies that end in one-bit bytes, are empty, or have whole sectors of zeros.
 BODIES = [b"", b"@", b"first" * 20, bytes(1100) + b"\x01", b" " * 700, bytes(2000), b"last\x01"]
 
@@ -61,18 +73,18 @@ def test_what_was_written_is_read() -> None:
     assert read_back[-1].end == len(content) == sum(map(len, frames))
 
 
-def test_the_golden_frame() -> None:
-    """The bytes of docs/formats.md."""
-    raw, digest = encode_frame(1, 0, bytes.fromhex("0102030405060708"), b"hello", 0, SALT)
-    assert raw.hex() == (
-        "50534631"
-        "0100000000000000"
-        "0000000000000000"
-        "0102030405060708"
-        "0500000000000000" + raw[36:40].hex() + "a5"
-        "68656c6c6f" + raw[46:50].hex() + digest.hex() + "a5"
-    )
-    assert len(raw) == 41 + 5 + 4 + 9
+@law("X1")
+def test_the_golden_frame_is_on_the_page_of_formats() -> None:
+    writes = {b"a": b"1", b"b": None, payload_key(7): b"hello"}
+    head, payloads = split_commit(writes, [(b"c", b"d")])
+    body, start = encode_commit(head, payloads)
+    raw, _ = encode_frame(1, 0, bytes.fromhex("0102030405060708"), body, 0, SALT)
+    assert raw == GOLDEN
+    page = (Path(__file__).parents[6] / "docs" / "formats.md").read_text()
+    assert GOLDEN.hex() in "".join(page.split())
+    frame = read_frame(GOLDEN, 0, SALT)
+    commit = decode_commit(frame.body)
+    assert (commit.head, commit.payloads, commit.start) == (head, payloads, start)
 
 
 @law("X1")
