@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,23 @@ async def test_a_handling_belongs_to_the_trace_of_its_message(spans: InMemorySpa
     assert f"{found['settle q'].context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{found['settle threaded'].context.trace_id:032x}" == PARENT.split("-")[1]
     assert current_ids() is None
+
+
+async def test_settlements_that_share_a_call_have_a_span_each(spans: InMemorySpanExporter) -> None:
+    async with penstock.open("memory://") as q:
+        await q.create_queue("jobs", "topic = 't'")
+        await q.publish_batch("t", [NewMessage(b"%d" % number) for number in range(4)])
+        spans.clear()
+        async with q.consume("jobs", max_in_flight=2) as leases:
+            held = [await anext(leases) for _ in range(2)]
+            with trace.get_tracer("test").start_as_current_span("work") as work:
+                await asyncio.gather(*(lease.ack() for lease in held))
+        settled = [span for span in spans.get_finished_spans() if span.name == "settle jobs"]
+        acks = [s for s in settled if s.attributes["messaging.penstock.settlements"] == ("ack",)]
+        assert [span.parent.span_id for span in acks] == [work.context.span_id] * 2
+        claims = [span for span in spans.get_finished_spans() if span.name == "claim jobs"]
+        assert sum(span.attributes["messaging.batch.message_count"] for span in claims) >= 3
+        assert all(span.parent is None for span in claims)
 
 
 @pytest.mark.parametrize("header", ["garbage", 7])

@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import BadInput
 from penstock.server.http import Cut, HttpOptions, HttpServer
 from penstock.server.http.connection import Connection
+from penstock.server.serve import _bound
 from penstock.testing.clock import FakeClock
 
 Event: TypeAlias = MutableMapping[str, Any]
@@ -186,6 +187,22 @@ async def test_requests_one_after_the_other() -> None:
             assert text.startswith(b"HTTP/1.1 200 OK\r\ncontent-length: ")
             assert b"\r\ndate: " in text
             assert b"connection" not in text
+
+
+async def test_the_last_small_part_of_a_reply_is_not_held_back() -> None:
+    """Nagle's algorithm would hold it back for the 40 ms of a delayed acknowledgement."""
+    with _bound("127.0.0.1", 0) as listener:
+        app = App()
+        server = HttpServer(app, listener, FakeClock(), HttpOptions())
+        server.start()
+        peer = await Running(app, server, listener.getsockname()[1]).peer(get("/"))
+        await peer.until(b"GET / 0")
+        (connection,) = server._connections
+        accepted = connection._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await peer.close()
+        await server.abort()
+        await server.ended()
 
 
 async def test_requests_that_do_not_wait_for_replies_are_answered_in_order() -> None:
