@@ -12,7 +12,8 @@ span                 kind      context
 ``claim {queue}``    client    linked to the contexts of the claimed messages; none if nothing
                                was claimed
 ``handle {queue}``   consumer  a child of the message's context
-``settle {queue}``   client    a child of the current context
+``settle {queue}``   client    a child of the current context; settlements of a consumer that
+                               share a call have one each
 ===================  ========  ==============================================================
 
 Attributes follow the semantic conventions for messaging.

@@ -30,7 +30,7 @@ def page() -> dict[str, Any]:
 
 
 def test_the_page_has_its_blocks() -> None:
-    assert len(BLOCKS) == 12
+    assert len(BLOCKS) == 13
 
 
 @pytest.mark.parametrize("test", ["test_an_order_is_charged", "test_a_rate_limit_is_waited_for"])
@@ -105,3 +105,16 @@ def test_the_example_runs() -> None:
     assert "no card covers 5000" in done.stdout
     assert "billing: 5 done, 1 failed; mail: 5 done" in done.stdout
     assert done.stderr == ""
+
+
+async def test_the_loop_over_batches(page: dict[str, Any]) -> None:
+    async with penstock.open("memory://") as q:
+        await q.create_queue("billing")
+        for number in range(3):
+            await q.publish("orders", page["Order"](number, 100))
+        working = asyncio.create_task(page["work_in_batches"](q))
+        async with asyncio.timeout(60):
+            while (await q.stats("billing")).done < 2:  # noqa: ASYNC110  (it settles by itself)
+                await asyncio.sleep(0)
+        assert (await q.stats("billing")).failed == 1
+    await asyncio.wait_for(working, 60)
