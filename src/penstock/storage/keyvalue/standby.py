@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.errors import PenstockError, StoreClosed, StoreError
+from penstock.errors import CommitFailed, NotWriter, PenstockError, StoreClosed, StoreError
 from penstock.storage.contract import Capabilities, Engine, EngineOptions
 from penstock.storage.engine_options import Role, not_writer
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
@@ -160,7 +160,11 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             return self
         await asyncio.to_thread(check_bucket, location, options.random(8).hex())
         if await self._is_vacant():
-            await self._take_over()
+            try:
+                await self._take_over()
+            except (NotWriter, CommitFailed) as error:
+                # Another server opened it at the same moment, and fenced this one.
+                _log.warning("This server stands by: %s", error.detail)
         self._task = self._loop.create_task(self._run(), name="penstock-failover")
         return self
 

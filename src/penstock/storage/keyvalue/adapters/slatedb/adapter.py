@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock.errors import NotWriter, StoreLocked
+from penstock.errors import NotWriter, StoreError, StoreLocked
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.place import read_place
@@ -121,7 +121,7 @@ class SlateDBAdapter(Reads):
             self.handle = self._db
             self.write({}, (), sync=True)
         except (uniffi.Error, TimeoutError, OSError) as error:
-            raise store_error(location.name, error) from error
+            raise self._opening_error(error) from error
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="penstock-slatedb", daemon=True)
         self._thread.start()
@@ -202,6 +202,9 @@ class SlateDBAdapter(Reads):
         self._renewed_at = time.monotonic()
         self._record = replace(self._record, renewal=self._record.renewal + 1)
         return encode_writer(self._record)
+
+    def _opening_error(self, error: BaseException) -> StoreError:
+        return self._lost or store_error(self.name_of_store, error)
 
     def _lose(self, error: NotWriter) -> None:
         if self._lost is None:

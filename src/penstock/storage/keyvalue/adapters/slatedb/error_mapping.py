@@ -40,6 +40,8 @@ _DENIED: Final = (
     "instance metadata",
     "169.254.169.254",
 )
+#: The second sign is a conditional PUT of the manifest that lost.
+_FENCED: Final = ("detected newer", "version already exists")
 _FULL: Final = (
     "insufficientstorage",
     "507 insufficient",
@@ -72,10 +74,11 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[StoreError], str], ...]] = (
 
 
 def is_fenced(error: BaseException) -> bool:
-    """Whether another writer has opened the store."""
+    """Whether another writer has opened the store, or opens it at the same moment."""
     if isinstance(error, uniffi.Error.Closed):
         return bool(error.reason == uniffi.CloseReason.FENCED)
-    return isinstance(error, uniffi.Error) and "detected newer" in str(error).lower()
+    text = str(error).lower()
+    return isinstance(error, uniffi.Error) and any(sign in text for sign in _FENCED)
 
 
 def store_error(name: str, error: BaseException) -> StoreError:
