@@ -27,7 +27,10 @@ def run_rounds(
     }
     chosen = workloads or tuple(WORKLOADS)
     for workload in chosen:
-        results.runs[workload] = {}
+        # The runs of other peers stay: they may be in the file that is being completed.
+        earlier = results.runs.setdefault(workload, {})
+        for name in present:
+            earlier.pop(name, None)
     for number in range(plan.rounds):
         for workload in chosen:
             for name, peer in present.items():
