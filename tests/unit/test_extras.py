@@ -27,7 +27,13 @@ except penstock.PenstockError as error:
 #: Extra, packages that are missing, and code that needs one of them.
 NEEDS = [
     ("rocksdb", ["rocksdict"], "penstock.sync.open('rocksdb:store')"),
-    ("rocksdb", ["rocksdict"], "import penstock.storage.keyvalue.repair"),
+    (
+        "rocksdb",
+        ["rocksdict"],
+        "from pathlib import Path; from penstock.storage.keyvalue.repair import examine; "
+        "examine(Path('store'))",
+    ),
+    ("slatedb", ["slatedb"], "penstock.sync.open('slatedb+file:///nowhere')"),
     ("postgres", ["asyncpg"], "penstock.sync.open('postgresql://db/store')"),
     ("mysql", ["asyncmy"], "penstock.sync.open('mysql://db/store')"),
     ("server", ["jwt"], "import penstock.server.serve"),
@@ -145,7 +151,7 @@ def project() -> dict[str, Any]:
 
 
 def test_the_extra_all_has_every_extra() -> None:
-    extras = set(project()["optional-dependencies"]) - {"all", "dev"}
+    extras = set(project()["optional-dependencies"]) - {"all", "bench", "dev"}
     [everything] = project()["optional-dependencies"]["all"]
     named = set(everything.removeprefix("penstock[").removesuffix("]").split(","))
     # The command line comes with the server.

@@ -60,12 +60,12 @@ async def test_a_url_that_no_engine_answers_to(url: Any) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(url)
     assert (caught.value.field, caught.value.status) == ("url", 400)
-    assert "Use a URL such as rocksdb:///path/to/store, postgresql://" in str(caught.value)
+    assert "Use a URL such as rocksdb:///path/to/store, files:///path/to/store" in str(caught.value)
 
 
 @law("E1")
 async def test_the_schemes_there_are_are_named() -> None:
-    with pytest.raises(BadUrl, match="schemes are memory, mysql, postgresql, rocksdb"):
+    with pytest.raises(BadUrl, match="schemes are files, memory, mysql, postgresql, rocksdb"):
         await penstock.open("redis://localhost")
 
 
