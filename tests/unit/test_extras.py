@@ -30,8 +30,7 @@ NEEDS = [
     (
         "rocksdb",
         ["rocksdict"],
-        "from pathlib import Path; from penstock.storage.keyvalue.repair import examine; "
-        "examine(Path('store'))",
+        "import pathlib, penstock.storage.keyvalue.repair as r; r.examine(pathlib.Path('store'))",
     ),
     ("slatedb", ["slatedb"], "penstock.sync.open('slatedb+file:///nowhere')"),
     ("postgres", ["asyncpg"], "penstock.sync.open('postgresql://db/store')"),
