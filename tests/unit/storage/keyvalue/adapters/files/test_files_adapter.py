@@ -129,8 +129,10 @@ def check(adapter: FilesAdapter, end: int) -> None:
 @pytest.mark.usefixtures("small_journals")
 def test_a_checkpoint_replaces_the_journal(tmp_path: Path) -> None:
     adapter = FilesAdapter(tmp_path)
-    fill(adapter, 0, 40)
+    fill(adapter, 0, 20)
     assert adapter._checkpoint is not None
+    assert adapter._checkpoint.wait() is not None
+    fill(adapter, 20, 40)  # There is one checkpoint at a time.
     assert adapter._checkpoint.wait() is not None
     number = adapter._checkpoint._number
     assert number > 2
