@@ -7,9 +7,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-# Is newer than pyproject.toml when the environment has what that file asks for.
+# Each is newer than pyproject.toml when the environment has those extras: what serving needs, what
+# the tests need, and what only benchmarks need.
+SERVER_INSTALLED := $(VENV)/.installed-server
 INSTALLED := $(VENV)/.installed
-# The same for what only benchmarks need.
 BENCH_INSTALLED := $(VENV)/.installed-bench
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
@@ -34,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(INSTALLED) ## Serve on an embedded store in ./data, and say what to do next
+run: $(SERVER_INSTALLED) ## Serve on an embedded store in ./data, and say what to do next
 	$(VENV)/bin/penstock serve --store rocksdb:data/penstock
 
 demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify, Spark over it all
@@ -77,10 +78,14 @@ system: # Install missing system packages
 java: # Install Java, if there is none
 	@PYTHON=$(PYTHON3) scripts/system-packages $(JAVA)
 
-$(INSTALLED): pyproject.toml scripts/virtualenv
-	PYTHON=$(PYTHON3) scripts/virtualenv
+$(SERVER_INSTALLED): pyproject.toml scripts/virtualenv
+	PYTHON=$(PYTHON3) scripts/virtualenv server,rocksdb
 	@touch $@
 
-$(BENCH_INSTALLED): $(INSTALLED)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[bench]'
-	@touch $@
+$(INSTALLED): pyproject.toml scripts/virtualenv
+	PYTHON=$(PYTHON3) scripts/virtualenv dev
+	@touch $@ $(SERVER_INSTALLED)
+
+$(BENCH_INSTALLED): pyproject.toml scripts/virtualenv
+	PYTHON=$(PYTHON3) scripts/virtualenv dev,bench
+	@touch $@ $(INSTALLED) $(SERVER_INSTALLED)
