@@ -295,6 +295,12 @@ def _from_plain(fields: Mapping[str, object]) -> dict[str, object]:
         converted["retry_position"] = RetryPosition(position)
     backoff = fields.get("backoff")
     if isinstance(backoff, Mapping):
+        for field in backoff:
+            if field not in Backoff.__struct_fields__:
+                raise BadPolicy(
+                    f"backoff has no field {shown(field)}; it has base_ms and max_ms.",
+                    field="backoff",
+                )
         try:
             converted["backoff"] = convert(backoff, Backoff)
         except ValidationError as error:

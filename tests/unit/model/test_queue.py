@@ -13,6 +13,7 @@ from penstock.model.queue import (
     Ordering,
     QueuePolicy,
     TopicPolicy,
+    changed_policy,
     check_queue_policy,
     check_topic_policy,
 )
@@ -215,6 +216,13 @@ def test_good_topics() -> None:
 
 
 # -- backoff -------------------------------------------------------------------------------
+
+
+@law("E1")
+def test_a_misspelled_field_of_the_backoff_is_refused() -> None:
+    with pytest.raises(BadPolicy, match="no field 'first_ms'; it has base_ms and max_ms") as caught:
+        changed_policy(QueuePolicy(), {"backoff": {"base_ms": 1, "first_ms": 0}})
+    assert caught.value.field == "backoff"
 
 
 @pytest.mark.parametrize(
