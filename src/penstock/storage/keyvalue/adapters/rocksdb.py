@@ -38,7 +38,7 @@ from penstock.extras import importing
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.mark_file import Manifest, MarkFile, current_manifest
-from penstock.storage.keyvalue.adapters.pieces import MAX_PIECE_BYTES, cut, removal
+from penstock.storage.keyvalue.adapters.pieces import MAX_WHOLE_BYTES, cut, removal
 from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.rocksdb_status import (
     is_stall,
@@ -246,7 +246,7 @@ class RocksDBAdapter:
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         if writes or removed:
             batch = self._batch(writes, removed)
-            if batch.size_in_bytes() > MAX_PIECE_BYTES and not removed:
+            if batch.size_in_bytes() > MAX_WHOLE_BYTES and not removed:
                 pieces, writes = cut(writes)
                 for piece in pieces:
                     self._write_after_stalls(self._batch(piece, ()), piece, ())
