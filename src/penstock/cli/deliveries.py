@@ -28,7 +28,7 @@ _COLUMNS: Final[tuple[Column[Snapshot], ...]] = (
     Column("at", lambda item: moment(item.at or item.claimed_at or item.message.published_at)),
     Column("consumer", lambda item: item.consumer),
     Column("headers", lambda item: printing.headers(item.message.headers), wide=True),
-    Column("error", lambda item: item.error, style="red", wide=True),
+    Column("error", lambda item: printing.summary(item.error), style="red", wide=True),
 )
 _PAYLOAD: Final[Column[Snapshot]] = Column(
     "payload", lambda item: preview(item.payload or b""), wide=True
@@ -156,6 +156,7 @@ async def replay(
         return
     what = "would be replayed" if dry_run else "replayed"
     skipped = f", {reply.skipped} skipped" if reply.skipped else ""
-    click.echo(f"{reply.count} deliveries {what}{skipped}")
+    noun = "delivery" if reply.count == 1 else "deliveries"
+    click.echo(f"{reply.count} {noun} {what}{skipped}")
     if dry_run:
         printing.table(_COLUMNS, reply.sample)

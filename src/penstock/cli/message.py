@@ -24,7 +24,7 @@ _DELIVERIES: Final[tuple[Column[Snapshot], ...]] = (
     Column("attempts", lambda item: item.attempts, right=True),
     Column("at", lambda item: moment(item.at or item.claimed_at)),
     Column("consumer", lambda item: item.consumer),
-    Column("error", lambda item: item.error, style="red", wide=True),
+    Column("error", lambda item: printing.summary(item.error), style="red", wide=True),
 )
 _EVENTS: Final[tuple[Column[Event], ...]] = (
     Column("at", lambda event: moment(event.at)),
@@ -32,7 +32,7 @@ _EVENTS: Final[tuple[Column[Event], ...]] = (
     Column("transition", lambda event: event.transition.value),
     Column("state", lambda event: "gone" if event.state is None else event.state.value),
     Column("consumer", lambda event: event.consumer),
-    Column("error", lambda event: event.error, style="red", wide=True),
+    Column("error", lambda event: printing.summary(event.error), style="red", wide=True),
 )
 _MESSAGES: Final[tuple[Column[Message], ...]] = (
     Column("message", lambda item: item.id, right=True),
@@ -118,7 +118,7 @@ async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> N
         printing.write_bytes(found.result or b"")
     if not done:
         attempts = f"after {found.attempts} attempt{'' if found.attempts == 1 else 's'}"
-        reason = "" if found.error is None else f": {found.error}"
+        reason = "" if found.error is None else f": {printing.summary(found.error)}"
         text = f"message {message_id} {found.status} in {queue} {attempts}{reason}"
         click.echo(printing.safe(text), err=True)
         raise click.exceptions.Exit(Exit.CONFLICT)

@@ -43,6 +43,7 @@ __all__ = [
     "preview",
     "raw_output",
     "safe",
+    "summary",
     "table",
     "write_bytes",
 ]
@@ -239,6 +240,11 @@ def preview(payload: bytes, width: int = 60) -> str:
     """The beginning of a payload on one line; bytes that are not text are escaped."""
     text = safe(payload[: width * 4].decode(errors="backslashreplace"))
     return text if len(text) <= width and len(payload) <= width * 4 else text[: width - 1] + "…"
+
+
+def summary(error: str | None) -> str | None:
+    """The first line of an error: in a table, the traceback is left out."""
+    return None if error is None else error.partition("\n")[0]
 
 
 def moment(at_ms: int | None) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
 from penstock.consume.failure import describe
 from penstock.errors import BadInput
 from penstock.model.limits import MAX_ERROR_BYTES
+from penstock.worker.threads import _carry_out
 
 
 class Outer:
@@ -60,6 +63,19 @@ def test_the_innermost_frames_come_after() -> None:
     lines = describe(raised(ValueError("x")), frames=5).splitlines()
     assert lines[0] == "ValueError: x"
     assert "in raised" in lines[1]
+
+
+def test_frames_of_penstock_around_the_program_are_left_out() -> None:
+    def program() -> None:
+        raise ValueError("x")
+
+    future: Future[object] = Future()
+    _carry_out(future, program)
+    error = future.exception()
+    assert error is not None
+    lines = describe(error, frames=5).splitlines()
+    assert lines[0] == "ValueError: x"
+    assert "in program" in lines[1]
 
 
 def test_an_exception_that_was_never_raised_has_no_frames() -> None:
