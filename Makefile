@@ -26,11 +26,11 @@ WORKERS ?= 3
 CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
-CODE := $(wildcard src tests bench examples)
+CODE := $(wildcard src tests bench examples website)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test quick laws check bench figures format clean system java
+.PHONY: help run demo test quick laws check bench figures docs format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench: $(BENCH_INSTALLED) ## Measure everything, and Redis, RabbitMQ, PGMQ, bean
 
 figures: $(INSTALLED) ## Rewrite the tables in README.md and docs/performance.md from the newest results
 	$(PYTHON) -m bench.performance_page
+
+docs: $(INSTALLED) ## Build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
 
 format: $(INSTALLED) ## Format the code and sort its imports
 	$(VENV)/bin/ruff check --fix-only .
