@@ -411,8 +411,9 @@ def _check_order(policy: QueuePolicy) -> None:
 def check_events(events: object) -> tuple[MessageEvent, ...]:
     """The events in a fixed order, each once, if they are ends of deliveries."""
     if not isinstance(events, tuple) or any(event not in _EVENTS for event in events):
+        given = list(events) if isinstance(events, tuple) else events
         raise BadPolicy(
-            f"events is {shown(events)}; it must be a list of {', '.join(_EVENTS)}.",
+            f"events is {shown(given)}; it must be a list of {', '.join(_EVENTS)}.",
             field="events",
         )
     return tuple(event for event in _EVENTS if event in events)
@@ -421,7 +422,7 @@ def check_events(events: object) -> tuple[MessageEvent, ...]:
 def check_labels(labels: object) -> dict[str, str]:
     """Return ``labels`` if it is a dict of at most ``MAX_LABELS`` short texts."""
     if not isinstance(labels, dict):
-        raise BadPolicy("labels must be a dict of text.", field="labels")
+        raise BadPolicy("labels must map names to texts.", field="labels")
     if len(labels) > MAX_LABELS:
         raise BadPolicy(
             f"There are {len(labels)} labels; a queue has at most {MAX_LABELS}.",
