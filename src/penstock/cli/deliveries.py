@@ -156,6 +156,7 @@ async def replay(
         return
     what = "would be replayed" if dry_run else "replayed"
     skipped = f", {reply.skipped} skipped" if reply.skipped else ""
-    click.echo(f"{reply.count} deliveries {what}{skipped}")
+    noun = "delivery" if reply.count == 1 else "deliveries"
+    click.echo(f"{reply.count} {noun} {what}{skipped}")
     if dry_run:
         printing.table(_COLUMNS, reply.sample)
