@@ -315,7 +315,7 @@ class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position.
 

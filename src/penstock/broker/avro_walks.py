@@ -203,25 +203,11 @@ def array(item: Walk | None) -> Walk:
 def mapping(value: Walk | None) -> Walk:
     """Keys with their values, in blocks."""
 
-    def walk(data: bytes, at: int, depth: int) -> int:
-        _check_depth(depth)
-        items = 0
-        try:
-            while True:
-                count, at, end = _block(data, at)
-                if not count:
-                    return at
-                _check_count(count, data, at)
-                for _ in range(count):
-                    at = _walk_string(data, at, 0)
-                    if value is not None:
-                        at = value(data, at, depth + 1)
-                    items += 1
-                _check_end(at, end)
-        except (Malformed, IndexError, UnicodeDecodeError) as error:
-            raise _inside(error, items) from None
+    def entry(data: bytes, at: int, depth: int) -> int:
+        at = _walk_string(data, at, 0)
+        return at if value is None else value(data, at, depth)
 
-    return walk
+    return array(entry)
 
 
 def _block(data: bytes, at: int) -> tuple[int, int, int | None]:

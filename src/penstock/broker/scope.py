@@ -120,6 +120,12 @@ def check_ids(ids: Sequence[int] | None) -> None:
             field="ids",
             limit=MAX_ASSIGN,
         )
+    if ids and not (min(ids) >= 0 and max(ids) <= MAX_OFFSET):
+        raise BadInput(
+            f"ids must be message ids: whole numbers from 0 to {MAX_OFFSET}.",
+            field="ids",
+            limit=MAX_OFFSET,
+        )
 
 
 def to_selection(where: str | None, ids: Sequence[int] | None) -> Selection | None:

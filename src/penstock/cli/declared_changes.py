@@ -7,7 +7,6 @@ its default.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, cast
@@ -24,6 +23,7 @@ from penstock.model.policy_fields import PolicyChanges
 from penstock.model.queue import QueuePolicy, TopicPolicy, check_events, check_topic_policy
 from penstock.model.queue_events import RESERVED_PREFIX, MessageEvent, check_unreserved
 from penstock.model.webhooks import message_events
+from penstock.wire.decode_errors import explain
 
 __all__ = ["Change", "find_changes", "make_change"]
 
@@ -129,9 +129,8 @@ def _topic_policy(declared: Declaration, name: str, before: TopicPolicy | None) 
         check_name(name, "topic")
         policy = check_topic_policy(msgspec.convert(fields, TopicPolicy))
     except msgspec.ValidationError as error:
-        at = re.search(r"\$\.(\w+)", str(error))
-        detail = BadInput(f"{error}.", field=None if at is None else at[1])
-        raise _refused(declared, "topics", name, detail) from error
+        field, text = explain(error, TopicPolicy)
+        raise _refused(declared, "topics", name, BadInput(f"{text}.", field=field)) from error
     except BadInput as error:
         raise _refused(declared, "topics", name, error) from error
     try:
@@ -163,6 +162,9 @@ def _compared(
 
 
 def _refused(declared: Declaration, table: str, name: str, error: BadInput) -> BadInput:
+    given = getattr(declared, table)[name]
     field = (error.field or "").partition(".")[0]
-    path = [table, name, *([field] if field in getattr(declared, table)[name] else ())]
+    if field not in given and field in given.get("queue_defaults", ()):
+        field = "queue_defaults"
+    path = [table, name, *([field] if field in given else ())]
     return declared.refused(path, error.detail, error.limit)

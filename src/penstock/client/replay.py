@@ -35,6 +35,7 @@ from penstock.model.delivery import (
     RouteReply,
     SweepReply,
 )
+from penstock.model.duration import Duration, to_ms
 from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
@@ -102,10 +103,11 @@ class Replaying(Scope):
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
+        ttl_ms = to_ms(ttl_ms)
         source = check_replay(source, limit, rate, replay_id, ttl_ms)
         check_ids(ids)
         named = None if ids is None else tuple(ids)

@@ -138,7 +138,7 @@ class Lease:
 
     async def nack(self, error: str | None = None, *, delay_ms: Duration | None = None) -> Outcome:
         """Retry later, or fail when no attempts are left."""
-        return await self._settle("nack", Nack(self.receipt, error, to_ms(delay_ms)))
+        return await self._settle("nack", Nack(self.receipt, error, delay_ms))
 
     async def reject(self, error: str | None = None) -> Outcome:
         """Fail immediately, without a retry."""
@@ -149,7 +149,7 @@ class Lease:
 
         The grant does not count as an attempt.
         """
-        return await self._settle("release", Release(self.receipt, to_ms(delay_ms)))
+        return await self._settle("release", Release(self.receipt, delay_ms))
 
     async def extend(self, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.

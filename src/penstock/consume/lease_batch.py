@@ -36,7 +36,7 @@ from penstock.consume.settlement_batcher import Answer
 from penstock.errors import BadInput, PenstockError
 from penstock.model.delivery import Ack, Delivery, Nack, Outcome, Receipt, Release, Settlement
 from penstock.model.delivery import Reject as RejectSettlement
-from penstock.model.duration import Duration, to_ms
+from penstock.model.duration import Duration
 from penstock.model.payload import to_result
 from penstock.model.settling_exceptions import Reject, Retry, SettlingException
 from penstock.tracing import traced_settle
@@ -86,8 +86,7 @@ class LeaseBatch(Sequence[Lease]):
         self, error: str | None = None, *, delay_ms: Duration | None = None
     ) -> tuple[Outcome, ...]:
         """Retry those that are held later; those without attempts left fail."""
-        after_ms = to_ms(delay_ms)
-        return await self._settle("nack", lambda hold: Nack(_receipt(hold), error, after_ms))
+        return await self._settle("nack", lambda hold: Nack(_receipt(hold), error, delay_ms))
 
     async def reject(self, error: str | None = None) -> tuple[Outcome, ...]:
         """Fail those that are held immediately, without a retry."""
@@ -98,8 +97,7 @@ class LeaseBatch(Sequence[Lease]):
 
         The grants do not count as attempts.
         """
-        after_ms = to_ms(delay_ms)
-        return await self._settle("release", lambda hold: Release(_receipt(hold), after_ms))
+        return await self._settle("release", lambda hold: Release(_receipt(hold), delay_ms))
 
     # -- the leases --------------------------------------------------------------------
 

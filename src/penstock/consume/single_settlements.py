@@ -13,7 +13,7 @@ from penstock.model.delivery import (
     Release,
     Settlement,
 )
-from penstock.model.duration import Duration, to_ms
+from penstock.model.duration import Duration
 from penstock.model.payload import to_result
 
 __all__ = ["SingleSettlements", "check_current"]
@@ -33,7 +33,7 @@ class SingleSettlements:
         self, delivery: Delivery, error: str | None = None, *, delay_ms: Duration | None = None
     ) -> Outcome:
         """Retry later, or fail when no attempts are left."""
-        return await self._settle_one(delivery, Nack(delivery.receipt, error, to_ms(delay_ms)))
+        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms))
 
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
         """Fail immediately, without a retry."""
@@ -44,11 +44,11 @@ class SingleSettlements:
 
         The grant does not count as an attempt.
         """
-        return await self._settle_one(delivery, Release(delivery.receipt, to_ms(delay_ms)))
+        return await self._settle_one(delivery, Release(delivery.receipt, delay_ms))
 
     async def extend(self, delivery: Delivery, lease_ms: Duration | None = None) -> Outcome:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
-        return await self._settle_one(delivery, Extend(delivery.receipt, to_ms(lease_ms)))
+        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
 
 
 def check_current(delivery: Delivery, outcome: Outcome) -> Outcome:

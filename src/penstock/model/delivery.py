@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, NewType, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NewType, Self, TypeAlias
 
 from msgspec import Struct
 
+from penstock.model.duration import Duration, convert_durations
 from penstock.model.message import Durability, Message, MessageId, Offset, Published
 from penstock.model.states import State, Transition
 
@@ -106,6 +107,15 @@ class Nack(
     error: str | None = None
     delay_ms: int | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, receipt: Receipt, error: str | None = ..., delay_ms: Duration | None = ...
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_durations(self, "delay_ms")
+
 
 class Reject(
     Struct,
@@ -139,6 +149,13 @@ class Release(
     receipt: Receipt
     delay_ms: int | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(self, receipt: Receipt, delay_ms: Duration | None = ...) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_durations(self, "delay_ms")
+
 
 class Extend(
     Struct,
@@ -157,6 +174,13 @@ class Extend(
 
     receipt: Receipt
     lease_ms: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, receipt: Receipt, lease_ms: Duration | None = ...) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_durations(self, "lease_ms")
 
 
 Settlement: TypeAlias = Ack | Nack | Reject | Release | Extend

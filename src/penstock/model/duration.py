@@ -8,7 +8,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, TypeAlias, overload
 
-__all__ = ["Duration", "to_ms", "to_seconds"]
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+__all__ = ["Duration", "convert_durations", "to_ms", "to_seconds"]
 
 #: Milliseconds, or a ``timedelta``.
 Duration: TypeAlias = int | timedelta
@@ -45,3 +48,11 @@ def to_seconds(value: Duration | None) -> int | None: ...
 def to_seconds(value: Duration | None) -> int | None:
     """The same for fields in seconds: whole seconds, rounded up."""
     return -(-value // _SECOND) if isinstance(value, timedelta) else value
+
+
+def convert_durations(struct: Struct, *fields: str) -> None:
+    """Replace each ``timedelta`` in these fields by milliseconds, for use in ``__post_init__``."""
+    for field in fields:
+        value = getattr(struct, field)
+        if isinstance(value, timedelta):
+            force_setattr(struct, field, to_ms(value))

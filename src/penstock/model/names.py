@@ -5,7 +5,8 @@ valid name already stays as it is. Any other text is written as ``esc.`` and the
 character: letters, digits, dots and dashes unchanged, an underscore doubled, and every other
 character as its UTF-8 bytes, each as an underscore and two hexadecimal digits. ``celery@host``
 becomes ``esc.celery_40host``. Texts that end in the reserved suffix ``.dlq``, or that begin with
-``esc.`` themselves, are escaped too, so no two texts have the same name.
+the reserved ``penstock.`` or with ``esc.`` themselves, are escaped too, so no two texts have the
+same name.
 
 ``unescape`` reverses it, and refuses what ``escape`` never returns.
 """
@@ -17,6 +18,7 @@ from typing import Final
 
 from penstock.errors import BadName
 from penstock.model.limits import DLQ_SUFFIX, MAX_NAME, check_name, shown
+from penstock.model.queue_events import RESERVED_PREFIX
 
 __all__ = ["ESCAPED_PREFIX", "escape", "unescape"]
 
@@ -34,7 +36,7 @@ def escape(text: str, field: str = "name") -> str:
     """
     if not isinstance(text, str):
         raise BadName(f"{shown(text)} is not a text.", field=field)
-    if _is_name(text) and not text.startswith(ESCAPED_PREFIX):
+    if _is_name(text) and not text.startswith((ESCAPED_PREFIX, RESERVED_PREFIX)):
         return text
     if len(text) > MAX_NAME:
         raise _too_long(text, field)

@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct, ValidationError, convert, to_builtins
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from penstock.errors import BadPolicy, QueueChanged, QueueExists, UnknownQueue
-from penstock.model.duration import Duration, to_ms, to_seconds
+from penstock.model.duration import Duration, convert_durations, to_ms, to_seconds
 from penstock.model.limits import (
     MAX_ATTEMPTS,
     MAX_BUCKET_EXPONENT,
@@ -93,10 +93,7 @@ class Backoff(Struct, frozen=True):
         def __init__(self, base_ms: Duration = ..., max_ms: Duration = ...) -> None: ...
 
     def __post_init__(self) -> None:
-        for name in ("base_ms", "max_ms"):
-            value = getattr(self, name)
-            if isinstance(value, timedelta):
-                force_setattr(self, name, to_ms(value))
+        convert_durations(self, "base_ms", "max_ms")
 
     def ceiling_ms(self, attempts: int) -> int:
         """The longest wait after that many attempts (1 is the first)."""
@@ -228,10 +225,7 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        for name in ("default_ttl_ms", "dedup_window_ms"):
-            value = getattr(self, name)
-            if isinstance(value, timedelta):
-                force_setattr(self, name, to_ms(value))
+        convert_durations(self, "default_ttl_ms", "dedup_window_ms")
 
 
 def changed_policy(policy: QueuePolicy, fields: Mapping[str, object]) -> QueuePolicy:
@@ -417,8 +411,9 @@ def _check_order(policy: QueuePolicy) -> None:
 def check_events(events: object) -> tuple[MessageEvent, ...]:
     """The events in a fixed order, each once, if they are ends of deliveries."""
     if not isinstance(events, tuple) or any(event not in _EVENTS for event in events):
+        given = list(events) if isinstance(events, tuple) else events
         raise BadPolicy(
-            f"events is {shown(events)}; it must be a list of {', '.join(_EVENTS)}.",
+            f"events is {shown(given)}; it must be a list of {', '.join(_EVENTS)}.",
             field="events",
         )
     return tuple(event for event in _EVENTS if event in events)
@@ -427,7 +422,7 @@ def check_events(events: object) -> tuple[MessageEvent, ...]:
 def check_labels(labels: object) -> dict[str, str]:
     """Return ``labels`` if it is a dict of at most ``MAX_LABELS`` short texts."""
     if not isinstance(labels, dict):
-        raise BadPolicy("labels must be a dict of text.", field="labels")
+        raise BadPolicy("labels must map names to texts.", field="labels")
     if len(labels) > MAX_LABELS:
         raise BadPolicy(
             f"There are {len(labels)} labels; a queue has at most {MAX_LABELS}.",

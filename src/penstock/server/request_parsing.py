@@ -248,4 +248,4 @@ def read_query(kind: type[Q], query_string: bytes) -> Q:
     try:
         return msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise refused(error, "The query") from error
+        raise refused(error, kind, "The query") from error

@@ -5,12 +5,12 @@ A body that does not decode is the caller's mistake; the error names the field (
 
 from __future__ import annotations
 
-import re
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from penstock.errors import BadInput
+from penstock.wire.decode_errors import explain
 
 __all__ = [
     "ARROW_STREAM",
@@ -43,9 +43,6 @@ EVENT_STREAM: Final = "text/event-stream"
 BATCH_JSON: Final = "application/vnd.penstock.batch+json"
 BATCH_MSGPACK: Final = "application/vnd.penstock.batch+msgpack"
 
-#: msgspec ends its messages with the position: "… - at `$.messages[3].priority`".
-_PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
-
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
 
@@ -54,6 +51,7 @@ class Codec(Generic[T]):
     """Decodes one type of body from either format."""
 
     def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
         self._json = msgspec.json.Decoder(kind)
         self._msgpack = msgspec.msgpack.Decoder(kind)
 
@@ -62,21 +60,19 @@ class Codec(Generic[T]):
         try:
             return self._json.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            raise refused(error) from error
+            raise refused(error, self._kind) from error
 
     def from_msgpack(self, body: bytes) -> T:
         """The body, or ``BadInput`` that names the field."""
         try:
             return self._msgpack.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            raise refused(error) from error
+            raise refused(error, self._kind) from error
 
 
-def refused(error: Exception, what: str = "The body") -> BadInput:
-    """The error for a body, or a query, that does not decode."""
-    text = str(error)
-    found = _PLACE.search(text)
-    field = "" if found is None else found["path"]
+def refused(error: Exception, kind: object, what: str = "The body") -> BadInput:
+    """The error for a body, or a query, that does not decode as ``kind``."""
+    field, text = explain(error, kind)
     return BadInput(f"{what} cannot be read: {text}.", field=field or what.rpartition(" ")[2])
 
 

@@ -256,6 +256,8 @@ class Registry(ABC):
 
     def middleware(self, layer: M) -> M:
         """Register middleware around every handler, inside of those registered before."""
+        if not callable(layer):
+            raise BadInput("Middleware is an async function (context, next).", field="middleware")
         self._middleware.append(layer)
         return layer
 

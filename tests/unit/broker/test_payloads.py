@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock import Ack, Broker, NewMessage, Outgoing
+from penstock import Ack, Broker, Extend, Nack, NewMessage, Outgoing, Release
 from penstock.errors import BadInput
 from penstock.model.payload import to_payload
 from penstock.testing.laws import law
@@ -219,6 +219,25 @@ async def test_durations_may_be_timedeltas(q: Broker) -> None:
     assert delivery.lease_deadline == delivery.claimed_at + 9_000
     outcome = await q.nack(delivery, delay_ms=timedelta(seconds=5))
     assert outcome.until == delivery.claimed_at + 5_000
+
+
+async def test_settlements_and_a_replay_take_timedeltas(q: Broker) -> None:
+    message_id = (await q.publish("orders", b"x")).id
+    (delivery,) = await q.claim("orders")
+    (extended,) = (
+        await q.settle("orders", [Extend(delivery.receipt, timedelta(minutes=1))])
+    ).outcomes
+    assert extended.until == delivery.claimed_at + 60_000
+    assert Nack(delivery.receipt, None, timedelta(seconds=3)).delay_ms == 3_000
+    (released,) = (
+        await q.settle("orders", [Release(delivery.receipt, timedelta(seconds=2))])
+    ).outcomes
+    assert released.until == delivery.claimed_at + 2_000
+    await q.purge("orders", "delayed")
+    await q.replay("orders", "log", ttl_ms=timedelta(days=1))
+    (replayed,) = await q.claim("orders")
+    assert replayed.message.id == message_id
+    assert replayed.message.expires_at == delivery.claimed_at + 86_400_000
 
 
 @law("E1")

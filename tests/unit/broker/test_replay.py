@@ -161,6 +161,13 @@ async def test_ids_of_a_purge_that_are_none(q: Broker, refuses: Refuses, ids: An
 
 
 @law("E1")
+@pytest.mark.parametrize("ids", [[-1], [0, 10**17]])
+async def test_ids_out_of_range(q: Broker, refuses: Refuses, ids: list[int]) -> None:
+    await refuses(q.replay("stock", ids=ids), BadInput, "ids", 10**17 - 1)
+    await refuses(q.purge("stock", "available", ids=ids), BadInput, "ids", 10**17 - 1)
+
+
+@law("E1")
 async def test_more_ids_than_one_purge_takes(q: Broker, refuses: Refuses) -> None:
     await refuses(q.purge("stock", "available", ids=[0] * 100_001), TooLarge, "ids", 100_000)
 

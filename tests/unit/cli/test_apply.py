@@ -179,6 +179,8 @@ def test_an_export_by_label(sh: Shell) -> None:
         ("[topics.new]\ndedup_window_ms = -1", "topics.new.dedup_window_ms", 11),
         ("[topics.new]\nschema_type = 'json-schema'\nschema = '{'", "topics.new.schema", 12),
         ("[topics.new]\ndefault_ttl_ms = '1d'", "topics.new.default_ttl_ms", 11),
+        ("[topics.new]\ndedup_scope = 'queue'", "topics.new.dedup_scope", 11),
+        ("[topics.new]\nqueue_defaults = { max_attempts = 0 }", "topics.new.queue_defaults", 11),
         ("[streams.new]", "streams", 10),
         ("queues = 1", "", 10),
         ("max_attempts = ", "", 10),

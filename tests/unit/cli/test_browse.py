@@ -42,7 +42,7 @@ def test_replay_by_filter(orders: Shell, fail: Callable[[str], None]) -> None:
     assert (would["count"], would["dry_run"], len(would["sample"])) == (1, True, 1)
     assert orders.json("queue", "show", "orders")["stats"]["failed"] == 4
     assert "would be replayed" in orders(*wanted, "--dry-run").stdout
-    assert orders(*wanted).stdout == "1 deliveries replayed\n"
+    assert orders(*wanted).stdout == "1 delivery replayed\n"
     assert orders("consume", "orders").stdout == "small\n"
     assert orders.json(*wanted)["count"] == 0
 

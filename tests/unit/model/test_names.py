@@ -16,7 +16,9 @@ from penstock.testing.laws import law
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 #: Texts of the characters that matter, so that prefixes, suffixes and codes occur.
 TRICKY = st.lists(
-    st.sampled_from(["esc.", ".dlq", "_", "__", "_40", "_2E", "4", "0", "a", ".", "-", "@", "é"]),
+    st.sampled_from(
+        ["esc.", "penstock.", ".dlq", "_", "__", "_40", "_2E", "4", "0", "a", ".", "-", "@", "é"]
+    ),
     max_size=8,
 ).map("".join)
 
@@ -37,6 +39,8 @@ TRICKY = st.lists(
         ("esc.x", "esc.esc.x"),
         ("orders.dlq", "esc.orders_2Edlq"),
         ("a\x00b", "esc.a_00b"),
+        ("penstock.x", "esc.penstock.x"),
+        ("penstock", "penstock"),
     ],
 )
 def test_examples(text: str, name: str) -> None:
@@ -50,6 +54,7 @@ def test_every_text_has_a_valid_name_that_leads_back(text: str) -> None:
     name = escape(text)
     assert check_name(name, "topic") == name
     assert not name.endswith(".dlq")
+    assert not name.startswith("penstock.")
     assert unescape(name) == text
 
 

@@ -58,12 +58,12 @@ async def test_a_run_that_is_not_there(door: Door) -> None:
     "path, body, field",
     [
         ("/a%20b", BODY, "id"),
-        ("/r1", {**BODY, "id": "r2"}, "body"),
+        ("/r1", {**BODY, "id": "r2"}, "id"),
         ("/r1", {**BODY, "state": "lost"}, "state"),
         ("/r1", {**BODY, "state": "running"}, "finished_at"),
         ("/r1", {**BODY, "progress": {"a": True}}, "progress[...]"),
         ("/r1", {**BODY, "progress": {"a": 2**70}}, "progress"),
-        ("/r1", {"job": "archive"}, "body"),
+        ("/r1", {"job": "archive"}, "state"),
     ],
 )
 async def test_what_is_no_run_is_refused(door: Door, path: str, body: object, field: str) -> None:

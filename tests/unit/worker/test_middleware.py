@@ -7,7 +7,9 @@ import contextvars
 import pytest
 
 from penstock import State
+from penstock.errors import BadInput
 from penstock.testing.inline import inline
+from penstock.testing.laws import law
 from penstock.worker import App, Context, Next, Reject, Retry, Timing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -167,3 +169,10 @@ async def test_a_message_with_its_own_trace_or_without_room_gets_no_part_of_the_
         {"traceparent": "mine"},
         full,
     ]
+
+
+@law("E1")
+def test_middleware_that_is_no_function_is_refused() -> None:
+    with pytest.raises(BadInput) as refused:
+        App("memory://").middleware(5)  # type: ignore[type-var]
+    assert refused.value.field == "middleware"

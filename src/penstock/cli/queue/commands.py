@@ -286,7 +286,8 @@ async def purge(
             reply = await q.purge(name, state, where=where, ids=ids or None, limit=step)
             count, more = count + reply.count, reply.more
             bar(completed=count)
-    text = f"purged {count} {state} deliveries of {name}{', more are left' * more}"
+    noun = "delivery" if count == 1 else "deliveries"
+    text = f"purged {count} {state} {noun} of {name}{', more are left' * more}"
     printing.outcome({"count": count, "more": more}, text)
 
 

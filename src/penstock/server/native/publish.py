@@ -241,7 +241,7 @@ def _message_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, HeaderValue
     try:
         decoded = _HEADERS.decode(given)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        problem = refused(error, "Penstock-Headers")
+        problem = refused(error, dict, "Penstock-Headers")
         problem.field = "Penstock-Headers"
         raise problem from error
     return {**trace, **decoded}

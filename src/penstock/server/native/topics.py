@@ -14,6 +14,7 @@ from penstock.server.request_parsing import SMALL_BYTES, Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import TopicInfo, TopicList
 from penstock.wire.codecs import JSON
+from penstock.wire.decode_errors import explain
 
 __all__ = ["ROUTES"]
 
@@ -41,7 +42,8 @@ class TopicBody(Body[TopicPolicy]):
         try:
             return msgspec.convert(fields, TopicPolicy)
         except msgspec.ValidationError as error:
-            raise BadPolicy(f"The policy cannot be read: {error}.", field="policy") from error
+            field, text = explain(error, TopicPolicy)
+            raise BadPolicy(f"The policy cannot be read: {text}.", field=field) from error
 
 
 async def put_topic(call: Call, query: Empty, body: TopicPolicy) -> TopicInfo:  # noqa: ARG001

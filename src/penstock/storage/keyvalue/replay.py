@@ -225,8 +225,7 @@ class Purge:
     ) -> None:
         if state is State.IN_FLIGHT:
             raise Conflict(
-                "In-flight deliveries belong to their consumers and cannot be purged.",
-                field="state",
+                "In-flight deliveries cannot be purged: settle or cancel them.", field="state"
             )
         self.queue = queue
         self._state = state

@@ -165,7 +165,9 @@ async def purge(
     async def act(work: Work) -> PurgeReply:
         found, dead = work.tenant.find(queue)
         if state is State.IN_FLIGHT:
-            raise Conflict("In-flight deliveries cannot be purged; settle them.", field="state")
+            raise Conflict(
+                "In-flight deliveries cannot be purged: settle or cancel them.", field="state"
+            )
         phases = phases_of(state, dead=dead)
         walk = in_claim_order(work.session, found.number, phases)
         # A joining queue keeps deliveries beyond its cursor: the router would add them again.

@@ -63,8 +63,9 @@ class TestPurge(Conformance):
         await store.publish(b"x")
         delivery = await store.claim_one()
         for queue in ("q", "q.dlq"):
-            with pytest.raises(Conflict):
+            with pytest.raises(Conflict, match="settle or cancel them") as refused:
                 await store.engine.purge(TENANT, queue, State.IN_FLIGHT, None, 9)
+            assert refused.value.field == "state"
         await store.engine.purge(TENANT, "q", State.AVAILABLE, None, 9)
         assert (await store.ack(delivery)).ok
 

@@ -117,7 +117,9 @@ def purge(
 ) -> PurgeReply:
     """Remove deliveries in claim order."""
     if state is State.IN_FLIGHT:
-        raise Conflict("In-flight deliveries cannot be purged; settle them.", field="state")
+        raise Conflict(
+            "In-flight deliveries cannot be purged: settle or cancel them.", field="state"
+        )
     selected: list[Snapshot] = read_verbs.browse(store, queue, state, where, dead=dead)
     for shown in selected[:limit]:
         held = queue.deliveries[shown.message.id]

@@ -20,15 +20,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from penstock.errors import NotWriter, StoreError, StoreLocked
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
-from penstock.storage.keyvalue.adapters.place import read_place
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.conditional_put import check_conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import (
@@ -75,7 +73,6 @@ class SlateDBAdapter(Reads):
     persistent = True
     inline = False
     unsynced: Durability = "memory"
-    has_marks = False
 
     def __init__(
         self,
@@ -239,20 +236,6 @@ class SlateDBAdapter(Reads):
         )
 
     # -- the store ---------------------------------------------------------------------
-
-    def place(self) -> str:
-        if self.location.is_remote:
-            return self.remote_place
-        return read_place(Path(self.location.path))
-
-    def space(self) -> tuple[int, int] | None:
-        return None
-
-    def mark(self, mark: Mark) -> None:
-        """Does nothing: see ``has_marks``."""
-
-    def read_mark(self) -> Mark | None:
-        return None
 
     def close(self) -> None:
         self._closing = True

@@ -8,12 +8,10 @@ least five minutes after they were replaced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.errors import NotWriter
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
-from penstock.storage.keyvalue.adapters.place import read_place
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
@@ -29,7 +27,6 @@ class SlateDBReader(Reads):
     persistent = True
     inline = False
     unsynced: Durability = "memory"
-    has_marks = False
     commit_interval_s = 0.0
 
     def __init__(self, location: Location) -> None:
@@ -49,20 +46,6 @@ class SlateDBReader(Reads):
 
     def check(self) -> None:
         """A view stays valid for as long as it is open."""
-
-    def place(self) -> str:
-        if self.location.is_remote:
-            return self.remote_place
-        return read_place(Path(self.location.path))
-
-    def space(self) -> tuple[int, int] | None:
-        return None
-
-    def mark(self, mark: Mark) -> None:
-        """Does nothing: there are no marks."""
-
-    def read_mark(self) -> Mark | None:
-        return None
 
     def close(self) -> None:
         try:

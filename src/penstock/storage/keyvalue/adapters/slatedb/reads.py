@@ -1,11 +1,14 @@
-"""Reads of SlateDB, shared by the writer's adapter and by readers."""
+"""What the writer's adapter of SlateDB and readers share: reads, and where the store is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from penstock.storage.keyvalue.adapters import Mark
+from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.slatedb import binding
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
@@ -52,9 +55,10 @@ def _are_dense(keys: Sequence[bytes]) -> bool:
 
 
 class Reads:
-    """The reading half of an adapter."""
+    """The base of both adapters."""
 
     name = "slatedb"
+    has_marks = False
     #: The binding's writer or reader; set by the subclass.
     handle: Any
 
@@ -63,6 +67,20 @@ class Reads:
         self.name_of_store = location.name
         self.remote_place = f"bucket={location.kind}:{location.bucket} path={quote(location.path)}"
         self._read_s = location.timeout_ms / 1000
+
+    def place(self) -> str:
+        if self.location.is_remote:
+            return self.remote_place
+        return read_place(Path(self.location.path))
+
+    def space(self) -> tuple[int, int] | None:
+        return None
+
+    def mark(self, mark: Mark) -> None:
+        """Does nothing: see ``has_marks``."""
+
+    def read_mark(self) -> Mark | None:
+        return None
 
     def get(self, key: bytes) -> bytes | None:
         try:
