@@ -10,7 +10,7 @@ import struct
 from itertools import islice
 from typing import Final
 
-from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
+from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew, StoreUnfinished
 from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, auto_created_policy
@@ -22,6 +22,7 @@ from penstock.storage.keyvalue.disk_space import DiskSpace
 from penstock.storage.keyvalue.encoding import seal, unseal, untangle
 from penstock.storage.keyvalue.identity import Identity
 from penstock.storage.keyvalue.keys import (
+    COPY_KEY,
     FORMAT_KEY,
     QUEUE_NUMBER_KEY,
     SPEC_PREFIX,
@@ -109,6 +110,8 @@ class Core:
 
         Raises if commits are missing, unless ``restart_above`` restarts the chain above a number.
         """
+        if self.stage.get(COPY_KEY) is not None:
+            raise StoreUnfinished("A copy or a restore into this store has not finished.")
         if self.chain is not None:
             if restart_above is None:
                 self.chain.load()

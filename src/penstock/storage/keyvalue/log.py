@@ -40,7 +40,15 @@ from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import STEP_BYTES, Stage
 
-__all__ = ["Log", "Segment"]
+__all__ = [
+    "SEGMENT_AGE_MS",
+    "SEGMENT_ENTRIES",
+    "Log",
+    "Segment",
+    "encode_block",
+    "encode_segment",
+    "encode_tenant",
+]
 
 _BLOCK: Final = 4096
 #: A segment is sealed by size or by age, and a sealed segment is removed as a whole.
@@ -57,6 +65,23 @@ _META = struct.Struct(">Qq")
 _TENANT = struct.Struct("<Qq")
 _TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
+
+
+def encode_tenant(end: int, archived: int, trimmed: int) -> bytes:
+    """The record of a tenant's log; ``archived`` is -1 for none."""
+    if trimmed:
+        return seal(_TRIMMED_TENANT.pack(end, archived, trimmed))
+    return seal(_TENANT.pack(end, archived))
+
+
+def encode_segment(start: int, started_at: int) -> bytes:
+    """The record of a segment's beginning."""
+    return _META.pack(start, started_at)
+
+
+def encode_block(base: int, size: int) -> bytes:
+    """The record of the last reserved block of offsets."""
+    return _PAIR.pack(base, size)
 
 
 class Segment:
@@ -192,7 +217,7 @@ class Log:
         """Reserve another block in this commit, if the last one is used up."""
         if self.next_offset > self._block_end:
             size = max(_BLOCK, self.next_offset - self._block_end)
-            self._stage.put(SEQ_BLOCK_KEY, _PAIR.pack(self._block_end, size))
+            self._stage.put(SEQ_BLOCK_KEY, encode_block(self._block_end, size))
             self._block_end += size
 
     def open_segment(self, start: int, now: int) -> None:
@@ -205,7 +230,7 @@ class Log:
         now = max(now, self._latest)
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
-        self._stage.put(segment_meta_key(number), _META.pack(start, now))
+        self._stage.put(segment_meta_key(number), encode_segment(start, now))
 
     def append(self, tenant: TenantLog, batch: list[Logged]) -> None:
         """Stage messages with their metadata. Their offsets must be reserved."""
@@ -246,11 +271,8 @@ class Log:
             self._write_tenant(tenant)
 
     def _write_tenant(self, tenant: TenantLog) -> None:
-        if tenant.trimmed:
-            value = _TRIMMED_TENANT.pack(tenant.end, tenant.archived, tenant.trimmed)
-        else:
-            value = _TENANT.pack(tenant.end, tenant.archived)
-        self._stage.put(tenant_key(tenant.name), seal(value))
+        value = encode_tenant(tenant.end, tenant.archived, tenant.trimmed)
+        self._stage.put(tenant_key(tenant.name), value)
 
     def _flush(self, most: float = math.inf) -> int:
         """Turn the staged messages into log entries of the current segment.

@@ -11,6 +11,7 @@ A queue Q has a dead-letter queue, itself a ``Queue``, whose waiting deliveries 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -47,7 +48,7 @@ from penstock.storage.keyvalue.trail import Trail
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.partitions import Partitions
 
-__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue"]
+__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue", "encode_state"]
 
 DONE_SLOT: Final = 1
 EXPIRED_SLOT: Final = 2
@@ -58,6 +59,11 @@ _CAUGHT_UP: Final = -1
 # epoch, last grant, replays, dead-letter queue paused
 _STATE = struct.Struct("<qQQQQQQQQQQQQB")
 _U64 = struct.Struct("<Q")
+
+
+def encode_state(cursor: int | None, numbers: Sequence[int], *, paused: bool) -> bytes:
+    """The record of a queue's state; ``numbers`` in the order of docs/formats.md."""
+    return seal(_STATE.pack(_CAUGHT_UP if cursor is None else cursor, *numbers, paused))
 
 
 class Queue:
@@ -210,9 +216,9 @@ class Queue:
             self.stage.mark(self)
 
     def write_to(self, stage: Stage) -> int:
-        value = stage.writes[self.keys.state] = seal(
-            _STATE.pack(
-                _CAUGHT_UP if self.cursor is None else self.cursor,
+        value = stage.writes[self.keys.state] = encode_state(
+            self.cursor,
+            (
                 self.delayed_count,
                 self.available_count,
                 self.in_flight_count,
@@ -225,8 +231,8 @@ class Queue:
                 self.epoch,
                 self.last_grant,
                 self.replays,
-                self.paused_apart,
-            )
+            ),
+            paused=self.paused_apart,
         )
         return len(value)
 
