@@ -7,6 +7,7 @@ from typing import Any
 from penstock.model.delivery import Ack, Nack, ReplaySource
 from penstock.model.message import NewMessage, Offset, Outgoing
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, Start, TopicPolicy
+from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
@@ -68,10 +69,8 @@ async def _picture(engine: Engine) -> dict[str, Plain]:
         shown[f"{tenant} results"] = {
             queue.name: [
                 side.result(tenant, await engine.result(tenant, queue.name, shown_one.message.id))
-                for state in ("done", "failed", "expired")
-                for shown_one in (
-                    await engine.peek(tenant, queue.name, state, None, 100)  # type: ignore[arg-type]
-                ).items
+                for state in (State.DONE, State.FAILED, State.EXPIRED)
+                for shown_one in (await engine.peek(tenant, queue.name, state, None, 100)).items
             ]
             for queue in await engine.list_queues(tenant)
         }

@@ -120,7 +120,7 @@ class Step(Struct, frozen=True, array_like=True):
 
     at: int
     transition: Transition
-    state: State
+    state: State | None
     dead: bool = False
     consumer: str | None = None
     error: str | None = None

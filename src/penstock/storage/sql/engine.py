@@ -76,7 +76,10 @@ from penstock.storage.sql.settle import Settle, settle, settle_and_publish
 from penstock.storage.sql.urls import parse
 from penstock.storage.topic_checks import CheckedBy
 
-__all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
+__all__ = ["SqlEngine", "open_database", "open_mysql", "open_postgresql"]
+
+#: The class of each dialect's adapter.
+_DATABASES: Final = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -477,18 +480,24 @@ class SqlEngine(Engine):
 
 async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
     """``postgresql://user:password@host:port/database``."""
-    return await _open(url, options, "PostgreSQL")
+    return await _open(url, options)
 
 
 async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
     """``mysql://user:password@host:port/database``."""
-    return await _open(url, options, "MySQL")
+    return await _open(url, options)
 
 
-async def _open(url: SplitResult, options: EngineOptions, name: str) -> Engine:
-    address = parse(url.geturl())
+async def open_database(url: str) -> Database:
+    """Connect to the database of a URL, without looking at its schema."""
+    address = parse(url)
     adapter = load_module(address.scheme, "adapter")
-    database: Database = await getattr(adapter, name).open(address)
+    database: Database = await getattr(adapter, _DATABASES[address.scheme]).open(address)
+    return database
+
+
+async def _open(url: SplitResult, options: EngineOptions) -> Engine:
+    database = await open_database(url.geturl())
     try:
         await check(database)
         return await SqlEngine.open(database, options)

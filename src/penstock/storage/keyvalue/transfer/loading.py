@@ -136,7 +136,7 @@ class Loader:
             case dump.BatchId():
                 key = batch_key(record.tenant, record.topic, record.id)
                 yield key, batch_value(record.at, record.own_ms, record.reply)
-            case dump.SettleId():
+            case _:
                 key = settle_key(record.tenant, record.queue, record.id)
                 yield key, settle_value(record.at, record.reply)
         yield dedup_slot_key(record.until // _SLOT_MS, self._ids), slot_value([key])
