@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.model.delivery import Ack, Nack, ReplaySource
+from penstock.model.delivery import Ack, Nack, Receipt, ReplaySource
 from penstock.model.message import NewMessage, Offset, Outgoing
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, Start, TopicPolicy
 from penstock.model.states import State
@@ -14,7 +14,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, Side, difference
 from tests.upgrade.write_store import LEASE_MS, fill
 
-__all__ = ["OTHER", "TENANT", "fill_store", "opened", "sides"]
+__all__ = ["OTHER", "TENANT", "behaviour", "fill_store", "opened", "sides"]
 
 TENANT = "default"
 OTHER = "other"
@@ -75,4 +75,44 @@ async def _picture(engine: Engine) -> dict[str, Plain]:
             for queue in await engine.list_queues(tenant)
         }
     shown["documents"] = await side.documents(("notes",))
+    return shown
+
+
+async def behaviour(engine: Engine, clock: FakeClock, held: dict[str, str]) -> dict[str, Plain]:
+    """What a store does next, without ids and receipts, which differ between engines."""
+    shown: dict[str, Plain] = {}
+    for queue, receipt in sorted(held.items()):
+        reply = await engine.settle(TENANT, queue, [Ack(Receipt(receipt), b"late")])
+        again = await engine.settle(TENANT, queue, [Ack(Receipt(receipt), b"late")])
+        shown[f"settle {queue}"] = [
+            (str(outcome.verdict), outcome.state) for outcome in (*reply.outcomes, *again.outcomes)
+        ]
+    shown["known id"] = [
+        one.duplicate
+        for one in (await engine.publish(TENANT, "orders", [NewMessage(b"x", id="id-1")])).messages
+    ]
+    orders = [NewMessage(b"payload %d" % nth) for nth in range(10)]
+    shown["known batch"] = (
+        await engine.publish(TENANT, "orders", orders, batch_id="first")
+    ).repeated
+    thing = NewMessage(b"x", id="i1", partition_key="p")
+    shown["known id of a partition"] = [
+        one.duplicate for one in (await engine.publish(OTHER, "things", [thing])).messages
+    ]
+    replacing = NewMessage(b"newest", {"amount": 8}, key="k")
+    shown["key"] = [
+        one.replaced for one in (await engine.publish(TENANT, "orders", [replacing])).messages
+    ]
+    await engine.route(TENANT, "behind", 1_000)
+    clock.advance(800_000)
+    await engine.sweep()
+    for tenant in (TENANT, OTHER):
+        for info in await engine.list_queues(tenant):
+            if info.policy.ordering is Ordering.PARTITION:
+                await engine.join(tenant, info.name, "w5")
+            for name in (info.name, f"{info.name}.dlq"):
+                claimed = await engine.claim(tenant, name, "w5", 50, LEASE_MS)
+                shown[f"{tenant} {name}"] = [
+                    (one.payload, one.message.topic, one.attempts, one.error) for one in claimed
+                ]
     return shown

@@ -150,6 +150,8 @@ class Delivery(Struct, frozen=True, array_like=True, tag="delivery"):
     """Where it waits, unless that is its message id."""
     history: tuple[Step, ...] = ()
     """Every transition after the publish, oldest first."""
+    receipt: str | None = None
+    """Of the claim, while it is in flight."""
 
 
 class OpenKey(Struct, frozen=True, array_like=True, tag="key"):

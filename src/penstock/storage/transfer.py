@@ -12,7 +12,6 @@ continued by reading the stream again from the beginning and skipping what the t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -67,29 +66,29 @@ Batch: TypeAlias = Sequence[Item]
 class Totals(Struct):
     """How many items of each kind a stream had, and the sum of their hashes modulo 2^64."""
 
-    counts: Counter[str] = msgspec.field(default_factory=Counter)
-    sums: Counter[str] = msgspec.field(default_factory=Counter)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    sums: dict[str, int] = msgspec.field(default_factory=dict)
 
     def add(self, items: Iterable[Item]) -> None:
         """Count more items."""
         counts, sums = self.counts, self.sums
         for kind, key, value in items:
-            counts[kind] += 1
+            counts[kind] = counts.get(kind, 0) + 1
             digest = xxh3_64_intdigest(value, xxh3_64_intdigest(key))
-            sums[kind] = (sums[kind] + digest) & _MASK
+            sums[kind] = (sums.get(kind, 0) + digest) & _MASK
 
     @property
     def items(self) -> int:
         """How many items there were."""
-        return self.counts.total()
+        return sum(self.counts.values())
 
     def difference(self, other: Totals) -> str | None:
         """Describe the first difference; None if they are equal."""
         for kind in sorted({*self.counts, *other.counts}):
-            ours, theirs = self.counts[kind], other.counts[kind]
+            ours, theirs = self.counts.get(kind, 0), other.counts.get(kind, 0)
             if ours != theirs:
                 return f"{ours} and {theirs} items of {kind}"
-            if self.sums[kind] != other.sums[kind]:
+            if self.sums.get(kind) != other.sums.get(kind):
                 return f"{ours} items of {kind} with different checksums"
         return None
 

@@ -15,6 +15,7 @@ from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, auto_created_policy
 from penstock.storage.contract import EngineOptions
+from penstock.storage.copied_receipts import RECEIPT_KIND, decode_claims
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.chain import Chain
 from penstock.storage.keyvalue.dedup import Dedup
@@ -28,6 +29,7 @@ from penstock.storage.keyvalue.keys import (
     SPEC_PREFIX,
     TOPIC_PREFIX,
     QueueKeys,
+    documents_prefix,
 )
 from penstock.storage.keyvalue.log import SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.long_changes import STEP, LongChanges
@@ -130,7 +132,12 @@ class Core:
                 limit=FORMAT_VERSION,
             )
         self.identity.load(self.adapter.place())
-        self.receipts = Receipts(self.identity.receipt_key)
+        prefix = documents_prefix(RECEIPT_KIND)
+        copied = (
+            (key[len(prefix) :].decode(), unseal(value, "document"))
+            for key, value in self.stage.prefix(prefix)
+        )
+        self.receipts = Receipts(self.identity.receipt_key, decode_claims(copied))
         self.log.load()
         number = self.stage.get(QUEUE_NUMBER_KEY)
         if number is not None:

@@ -18,6 +18,7 @@ from penstock.model.checksum import checksum
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import Message
 from penstock.model.states import State
+from penstock.storage.copied_receipts import RECEIPT_KIND
 from penstock.storage.dump import (
     BatchId,
     Consumer,
@@ -196,6 +197,7 @@ def _in_flight(queue: Queue) -> Iterator[Delivery]:
             claimed_at=entry.claimed_at,
             deadline=entry.deadline,
             consumer=entry.consumer,
+            receipt=entry.receipt,
         )
 
 
@@ -326,4 +328,5 @@ def _replay_marks(queue: Queue) -> Iterator[ReplayMark]:
 def _documents(core: Core) -> Iterator[Document]:
     for key, value in core.stage.prefix(DOCUMENT_PREFIX):
         kind, position = untangle(key, len(DOCUMENT_PREFIX))
-        yield Document(kind.decode(), key[position:].decode(), unseal(value, "document"))
+        if kind != RECEIPT_KIND.encode():
+            yield Document(kind.decode(), key[position:].decode(), unseal(value, "document"))

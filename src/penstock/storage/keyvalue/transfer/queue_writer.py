@@ -13,9 +13,10 @@ from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage import dump
+from penstock.storage.copied_receipts import RECEIPT_KIND, encode_claim
 from penstock.storage.keyvalue.encoding import pack_utf8, seal
 from penstock.storage.keyvalue.entry import LEASE, Entry
-from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
+from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of, document_key
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT, encode_state
 from penstock.storage.keyvalue.records import append_attempt, array, encode_spec
@@ -101,6 +102,10 @@ class QueueWriter:
             yield from self._delayed(side, entry, delivery)
         else:
             yield from self._into_bucket(side, entry, delivery)
+        if delivery.receipt is not None:
+            number = self._number + delivery.dead
+            claim = (number, entry.claim_id, self._grants, delivery.attempts)
+            yield document_key(RECEIPT_KIND, delivery.receipt), seal(encode_claim(claim))
         yield from self._live(side, entry, delivery)
         yield from self._story(side, delivery)
 
@@ -130,7 +135,7 @@ class QueueWriter:
                         side.slots.add(side.home.slot(FAILED_SLOT, slot, bucket_id))
 
     def _hold(self, side: _Side, entry: Entry, delivery: dump.Delivery) -> None:
-        """Add a delivery in flight: a new grant, so that only time ends the claim (S1)."""
+        """Add a delivery in flight, under a new grant."""
         self._grants += 1
         consumer = delivery.consumer or ""
         partition = self._partitions.get(delivery.message.partition_key or "")

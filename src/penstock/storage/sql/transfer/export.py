@@ -7,12 +7,17 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.errors import Conflict, StoreCorrupt
+from penstock.model.identity import derive_receipt_key
 from penstock.model.message import Published
 from penstock.model.states import Transition
 from penstock.storage import dump as records
+from penstock.storage.copied_receipts import RECEIPT_KIND, Claim, decode_claims
 from penstock.storage.dump import Counters, Delivery, DumpRecord, Entry, Step
 from penstock.storage.sql.catalog import Queue, Tenant, read_tenant
+from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.database import Database
 from penstock.storage.sql.deliveries import (
     INDEX_BITS,
@@ -36,6 +41,7 @@ __all__ = ["dump"]
 #: The states whose deliveries are exported in claim order together, and the others.
 _LIVE: Final = (Phase.FRESH, Phase.RETURNED)
 _DEAD_LIVE: Final = (Phase.DEAD_RETURNED,)
+_IN_FLIGHT: Final = (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
 _MESSAGE: Final = 0
 _BATCH: Final = 1
 _SETTLE: Final = 2
@@ -56,9 +62,9 @@ class _Placed(NamedTuple):
     delivery: Delivery
 
 
-async def dump(database: Database) -> AsyncIterator[DumpRecord]:
-    """The contents of the store, which must not change meanwhile."""
-    exporter = _Exporter(database)
+async def dump(database: Database, store: bytes) -> AsyncIterator[DumpRecord]:
+    """The contents of the store with this identity, which must not change meanwhile."""
+    exporter = _Exporter(database, Receipts(derive_receipt_key(store)))
     await exporter.read_catalog()
     for part in (exporter.catalog, exporter.log, exporter.queues, exporter.others):
         async for record in part():
@@ -66,8 +72,11 @@ async def dump(database: Database) -> AsyncIterator[DumpRecord]:
 
 
 class _Exporter:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, receipts: Receipts) -> None:
         self._database = database
+        self._receipts = receipts
+        #: Receipts from before an earlier copy, by claim.
+        self._copied: dict[Claim, str] = {}
         self._segments = Segments()
         self._tenants: dict[int, Tenant] = {}
         self._facts: dict[int, tuple[int | None, int | None]] = {}
@@ -82,6 +91,9 @@ class _Exporter:
         async with self._database.reading() as session:
             ((given,),) = await session.fetch("given")
             self._given = int(given)
+            documents = await session.fetch("list_documents", kind=RECEIPT_KIND)
+        claims = decode_claims((name, bytes(value)) for name, value in documents)
+        self._copied = {claim: receipt for receipt, claim in claims.items()}
         async for rows in self._rows("penstock_tenant"):
             for number, name, _, archived, trimmed in rows:
                 async with self._database.reading() as session:
@@ -243,10 +255,20 @@ class _Exporter:
                 segments = await self._segments.read(session, tenant.number, wanted)
             for group in groups:
                 for placed in _placed(queue, group, segments):
-                    yield placed
+                    if group.phase in _IN_FLIGHT:
+                        receipt = self._receipt(group, placed.delivery.message.id)
+                        delivery = replace(placed.delivery, receipt=receipt)
+                        yield placed._replace(delivery=delivery)
+                    else:
+                        yield placed
             if len(rows) < GROUPS.page:
                 return
             key = rows[-1][2], rows[-1][3]
+
+    def _receipt(self, group: DeliveryGroup, message: int) -> str:
+        place = (group.queue, group.rank, group.record.lease)
+        copied = self._copied.get((*place, message))
+        return f"{self._receipts.prefix(*place)}{message:x}" if copied is None else copied
 
     def _tenants_by_name(self, name: str) -> Tenant:
         return next(tenant for tenant in self._tenants.values() if tenant.name == name)
@@ -267,7 +289,8 @@ class _Exporter:
                     yield identified
         async for rows in self._rows("penstock_document"):
             for kind, name, value in rows:
-                yield records.Document(kind, name, value)
+                if kind != RECEIPT_KIND:
+                    yield records.Document(kind, name, value)
 
     async def _key(
         self, tenant: Tenant, topic: str, key: str, message: int

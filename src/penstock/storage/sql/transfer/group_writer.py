@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.model.limits import MAX_PRIORITY
 from penstock.model.states import State
 from penstock.storage import dump
+from penstock.storage.copied_receipts import RECEIPT_KIND, encode_claim
 from penstock.storage.sql.deliveries import (
     DEAD,
     DeliveryGroup,
@@ -37,6 +38,7 @@ class GroupWriter:
     def __init__(self) -> None:
         self._group: DeliveryGroup | None = None
         self._members: list[int] = []
+        self._receipts: list[str] = []
         self._leases = 0
         #: How many deliveries each queue has in each phase, as they are counted.
         self.counts: Counter[tuple[int, int]] = Counter()
@@ -67,9 +69,11 @@ class GroupWriter:
             or index <= self._members[-1]
         ):
             yield from self.flush()
-            self._members = []
+            self._members, self._receipts = [], []
             self._group = DeliveryGroup(queue, phase, rank, segment, self._members, record)
         self._members.append(index)
+        if delivery.receipt is not None:
+            self._receipts.append(delivery.receipt)
         counted = Phase.RETURNED if phase is Phase.FRESH else phase
         self.counts[queue, int(counted)] += 1
 
@@ -79,9 +83,12 @@ class GroupWriter:
         if group is None:
             return
         if group.phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT):
-            # The receipts of the source mean nothing here, so any number below new ones will do.
+            # Below all numbers of later claims, which contain the time.
             self._leases += 1
             group.record = replace(group.record, lease=self._leases, row_key=self._leases)
+            for receipt, message in zip(self._receipts, group.ids(), strict=True):
+                claim = (group.queue, group.rank, self._leases, int(message))
+                yield "penstock_document", (RECEIPT_KIND, receipt, encode_claim(claim))
         yield "penstock_run", group.row()
 
 

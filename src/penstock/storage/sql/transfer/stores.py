@@ -101,7 +101,7 @@ class SqlSource(Source):
         return _items(self._database)
 
     def dump(self) -> AsyncIterator[DumpRecord]:
-        return dump(self._database)
+        return dump(self._database, self.origin.store)
 
     async def check_unchanged(self) -> None:
         if await _look(self._database) != self._seen:
