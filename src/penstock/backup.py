@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from penstock.backup_files import BackupFiles, open_files
 from penstock.copying import Copied, Report, copy_items, family_of, open_target
-from penstock.errors import BackupCorrupt, BadUrl, StoreError, StoreNotEmpty
+from penstock.errors import BackupCorrupt, BadUrl, SourceChanged, StoreError, StoreNotEmpty
 from penstock.model.clock import Clock, SystemClock
 from penstock.storage.transfer import Family, Item, Origin, Source, Totals, batches
 
@@ -125,11 +125,7 @@ async def back_up(
     now = (clock or SystemClock()).now()
     view = await _open_view(url)
     try:
-        writer = _Writer(files)
-        async for batch in batches(view.items()):
-            await writer.add(batch)
-            report("backing up", writer.totals.items)
-        await writer.flush()
+        writer = await _write(view, files, report)
         manifest = Manifest(
             view.origin.store.hex(),
             view.origin.epoch.hex(),
@@ -143,6 +139,26 @@ async def back_up(
     encoded = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
     await asyncio.to_thread(files.create, _MANIFEST, encoded)
     return manifest
+
+
+async def _write(view: StoreView, files: BackupFiles, report: Report) -> _Writer:
+    """Write the parts; again, if the view was not of one moment."""
+    for left in range(_TRIES, 0, -1):
+        writer = _Writer(files)
+        async for batch in batches(view.items()):
+            await writer.add(batch)
+            report("backing up", writer.totals.items)
+        await writer.flush()
+        try:
+            await view.check_unchanged()
+        except SourceChanged:
+            if left == 1:
+                raise
+            for part in writer.parts:
+                await asyncio.to_thread(files.remove, part.name)
+        else:
+            return writer
+    raise AssertionError("unreachable")
 
 
 async def _open_view(url: str) -> StoreView:

@@ -1,6 +1,6 @@
 """Where backups are kept: a local folder, or a path in a bucket through pyarrow.
 
-A file is written once, completely, and never replaced.
+A file is written once and completely, and never replaced.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ class BackupFiles(ABC):
         """Write a new file durably."""
 
     @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file that is not part of the backup after all."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes:
         """The whole file; ``FileNotFoundError`` if there is none."""
 
@@ -68,6 +72,9 @@ class _Folder(BackupFiles):
         finally:
             os.close(descriptor)
 
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink()
+
     def read(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()
 
@@ -92,6 +99,9 @@ class _Bucket(BackupFiles):
     def create(self, name: str, data: bytes) -> None:
         with self._system.open_output_stream(f"{self._path}/{name}") as stream:
             stream.write(data)
+
+    def remove(self, name: str) -> None:
+        self._system.delete_file(f"{self._path}/{name}")
 
     def read(self, name: str) -> bytes:
         with self._system.open_input_stream(f"{self._path}/{name}") as stream:

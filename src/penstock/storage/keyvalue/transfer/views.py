@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import StoreCorrupt, StoreUnavailable, StoreUnfinished
+from penstock.errors import SourceChanged, StoreCorrupt, StoreUnavailable, StoreUnfinished
 from penstock.model.identity import ID_BYTES
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.adapters.files.reader import FilesReader
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
-from penstock.storage.keyvalue.encoding import unseal
-from penstock.storage.keyvalue.keys import COPY_KEY, IDENTITY_KEY
+from penstock.storage.keyvalue.chain import read_links
+from penstock.storage.keyvalue.encoding import prefix_end, unseal
+from penstock.storage.keyvalue.keys import COPY_KEY, IDENTITY_KEY, LINK_PREFIX
 from penstock.storage.keyvalue.transfer.record_kinds import records
 from penstock.storage.transfer import Family, Item, Origin, Source
 
@@ -42,8 +43,10 @@ class StoreView(Source):
             raise StoreCorrupt("The store has no identity; open it once with this Penstock.")
         record = unseal(value, "identity")
         self.origin = Origin(record[:ID_BYTES], record[ID_BYTES : 2 * ID_BYTES], "keyvalue")
+        self._newest = 0
 
     async def items(self) -> AsyncIterator[Item]:
+        self._newest = self._newest_commit()
         for number, item in enumerate(records(self._adapter)):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
@@ -52,8 +55,14 @@ class StoreView(Source):
     def dump(self) -> AsyncIterator[DumpRecord]:
         raise NotImplementedError("a view is backed up as it is")
 
+    def _newest_commit(self) -> int:
+        values = (value for _, value in self._adapter.scan(LINK_PREFIX, prefix_end(LINK_PREFIX)))
+        return max((link.number for link in read_links(values)), default=0)
+
     async def check_unchanged(self) -> None:
-        """The view is of one moment."""
+        """A reader of SlateDB follows the writer once more, soon after it was opened."""
+        if self._newest_commit() != self._newest:
+            raise SourceChanged("The view of the store moved while it was read.")
 
     async def close(self) -> None:
         await asyncio.to_thread(self._adapter.close)
@@ -90,4 +99,4 @@ def _open(scheme: str, url: str, path: Path) -> Adapter:
                 SlateDBReader,
             )
 
-            return SlateDBReader(parse_location(urlsplit(url)))
+            return SlateDBReader(parse_location(urlsplit(url)), held=True)

@@ -90,8 +90,13 @@ def open_writer(location: Location, store: Any, path: str, **changes: object) ->
     return wait(builder.build(), location.timeout_ms / 1000)
 
 
-def open_reader(location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS) -> Any:
-    """Open for reading without touching the writer, following it every ``poll_ms``."""
+def open_reader(
+    location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS, *, held: bool = False
+) -> Any:
+    """Open for reading without touching the writer, following it every ``poll_ms``.
+
+    With ``held`` the reader has a checkpoint, so that no object is removed that it reads.
+    """
     builder = uniffi.DbReaderBuilder(db_path(location), store)
     builder.with_options(
         uniffi.ReaderOptions(
@@ -102,5 +107,6 @@ def open_reader(location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS) -
             object_store_max_retries=_RETRIES,
         )
     )
-    builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+    modes = uniffi.ReaderMode
+    builder.with_reader_mode(modes.MANAGED_CHECKPOINT() if held else modes.FOLLOW_LATEST())
     return wait(builder.build(), location.timeout_ms / 1000)

@@ -32,11 +32,12 @@ class SlateDBReader(Reads):
     has_marks = False
     commit_interval_s = 0.0
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, *, held: bool = False) -> None:
+        """With ``held`` the view may be read for hours."""
         super().__init__(location)
         self.durability: Durability = location.durability
         try:
-            self.handle = open_reader(location, build_store(location))
+            self.handle = open_reader(location, build_store(location), held=held)
         except (uniffi.Error, TimeoutError) as error:
             raise store_error(location.name, error) from error
 
