@@ -130,7 +130,7 @@ def decode_progress(value: bytes) -> Progress:
 
 
 class Source(ABC):
-    """A store that is read as a whole. Nobody may write to it meanwhile."""
+    """A store that is read as a whole, and must not change meanwhile."""
 
     family: Family
     origin: Origin

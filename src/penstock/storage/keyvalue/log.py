@@ -36,19 +36,19 @@ from penstock.storage.keyvalue.keys import (
     tenant_of_listing,
 )
 from penstock.storage.keyvalue.log_pairs import entry_end, offset_of, pick_pairs
+from penstock.storage.keyvalue.log_records import (
+    decode_block,
+    decode_segment,
+    decode_tenant,
+    encode_block,
+    encode_segment,
+    encode_tenant,
+)
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import STEP_BYTES, Stage
 
-__all__ = [
-    "SEGMENT_AGE_MS",
-    "SEGMENT_ENTRIES",
-    "Log",
-    "Segment",
-    "encode_block",
-    "encode_segment",
-    "encode_tenant",
-]
+__all__ = ["SEGMENT_AGE_MS", "SEGMENT_ENTRIES", "Log", "Segment"]
 
 _BLOCK: Final = 4096
 #: A segment is sealed by size or by age, and a sealed segment is removed as a whole.
@@ -60,28 +60,7 @@ _MAX_PASSED: Final = 64
 _MAX_COUNTED: Final = 256
 _MAX_COUNTED_BYTES: Final = 1024 * 1024
 
-_PAIR = struct.Struct(">QQ")
-_META = struct.Struct(">Qq")
-_TENANT = struct.Struct("<Qq")
-_TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
-
-
-def encode_tenant(end: int, archived: int, trimmed: int) -> bytes:
-    """The record of a tenant's log; ``archived`` is -1 for none."""
-    if trimmed:
-        return seal(_TRIMMED_TENANT.pack(end, archived, trimmed))
-    return seal(_TENANT.pack(end, archived))
-
-
-def encode_segment(start: int, started_at: int) -> bytes:
-    """The record of a segment's beginning."""
-    return _META.pack(start, started_at)
-
-
-def encode_block(base: int, size: int) -> bytes:
-    """The record of the last reserved block of offsets."""
-    return _PAIR.pack(base, size)
 
 
 class Segment:
@@ -165,19 +144,15 @@ class Log:
         """Load the block, the segments and the ends of all tenants' logs after opening."""
         value = self._stage.get(SEQ_BLOCK_KEY)
         if value is not None:
-            base, size = _PAIR.unpack(value)
+            base, size = decode_block(value)
             self.next_offset = self._block_end = base + size
         first = segment_meta_key(0)
         for key, meta in self._stage.scan(first, prefix_end(first[:-4])):
-            start, started_at = _META.unpack(meta)
+            start, started_at = decode_segment(meta)
             self.segments.append(Segment(int.from_bytes(key[-4:], "big"), start, started_at))
         for key, state in self._stage.prefix(TENANT_PREFIX):
             tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
-            value = unseal(state, "tenant")
-            if len(value) == _TENANT.size:
-                tenant.end, tenant.archived = _TENANT.unpack(value)
-            else:
-                tenant.end, tenant.archived, tenant.trimmed = _TRIMMED_TENANT.unpack(value)
+            tenant.end, tenant.archived, tenant.trimmed = decode_tenant(state)
             tenant.committed_end = tenant.end
 
     def tenant(self, name: str) -> TenantLog:

@@ -11,7 +11,6 @@ A queue Q has a dead-letter queue, itself a ``Queue``, whose waiting deliveries 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
 from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.positions import Positions
+from penstock.storage.keyvalue.queue_state import decode_state, encode_state
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     KEYED_BY_NUMBER,
@@ -48,22 +48,13 @@ from penstock.storage.keyvalue.trail import Trail
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.partitions import Partitions
 
-__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue", "encode_state"]
+__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue"]
 
 DONE_SLOT: Final = 1
 EXPIRED_SLOT: Final = 2
 FAILED_SLOT: Final = 3
 
-_CAUGHT_UP: Final = -1
-# cursor, delayed, available, in_flight, done, expired, grants, acks, nacks, failures,
-# epoch, last grant, replays, dead-letter queue paused
-_STATE = struct.Struct("<qQQQQQQQQQQQQB")
 _U64 = struct.Struct("<Q")
-
-
-def encode_state(cursor: int | None, numbers: Sequence[int], *, paused: bool) -> bytes:
-    """The record of a queue's state; ``numbers`` in the order of docs/formats.md."""
-    return seal(_STATE.pack(_CAUGHT_UP if cursor is None else cursor, *numbers, paused))
 
 
 class Queue:
@@ -240,8 +231,8 @@ class Queue:
         """Load the counts, the in-flight deliveries and the next timers after opening."""
         value = self.stage.get(self.keys.state)
         if value is not None:
+            self.cursor, numbers, self.paused_apart = decode_state(value)
             (
-                cursor,
                 self.delayed_count,
                 self.available_count,
                 self.in_flight_count,
@@ -254,10 +245,7 @@ class Queue:
                 self.epoch,
                 self.last_grant,
                 self.replays,
-                paused,
-            ) = _STATE.unpack(unseal(value, "queue state"))
-            self.cursor = None if cursor == _CAUGHT_UP else cursor
-            self.paused_apart = bool(paused)
+            ) = numbers
         self.shelf.start(self.policy.bucket_size, last_offset)
         for entry in self.shelf.load_leases(self.number, self.receipts):
             self.claims[entry.receipt] = entry

@@ -64,8 +64,9 @@ from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.cancel import cancel
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
+from penstock.storage.sql.connecting import open_database
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction
 from penstock.storage.sql.dead_letter_copies import append_copies
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
@@ -73,13 +74,9 @@ from penstock.storage.sql.migrations import check
 from penstock.storage.sql.notifications import Watch
 from penstock.storage.sql.publish import Publish, publish, publish_within
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
-from penstock.storage.sql.urls import parse
 from penstock.storage.topic_checks import CheckedBy
 
-__all__ = ["SqlEngine", "open_database", "open_mysql", "open_postgresql"]
-
-#: The class of each dialect's adapter.
-_DATABASES: Final = {"mysql": "MySQL", "postgresql": "PostgreSQL"}
+__all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -486,14 +483,6 @@ async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
 async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
     """``mysql://user:password@host:port/database``."""
     return await _open(url, options)
-
-
-async def open_database(url: str) -> Database:
-    """Connect to the database of a URL, without looking at its schema."""
-    address = parse(url)
-    adapter = load_module(address.scheme, "adapter")
-    database: Database = await getattr(adapter, _DATABASES[address.scheme]).open(address)
-    return database
 
 
 async def _open(url: SplitResult, options: EngineOptions) -> Engine:

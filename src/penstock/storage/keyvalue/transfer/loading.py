@@ -35,7 +35,7 @@ from penstock.storage.keyvalue.keys import (
     tenant_key,
     topic_key,
 )
-from penstock.storage.keyvalue.log import encode_block, encode_tenant
+from penstock.storage.keyvalue.log_records import encode_block, encode_tenant
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.records import Logged

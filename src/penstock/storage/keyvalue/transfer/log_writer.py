@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.storage.keyvalue.keys import LogKeys, segment_meta_key
-from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, encode_segment
+from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES
+from penstock.storage.keyvalue.log_records import encode_segment
 from penstock.storage.keyvalue.records import Logged, log_value
 
 __all__ = ["LogWriter"]

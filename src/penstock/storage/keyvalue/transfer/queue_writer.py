@@ -18,7 +18,8 @@ from penstock.storage.keyvalue.encoding import pack_utf8, seal
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of, document_key
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT, encode_state
+from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT
+from penstock.storage.keyvalue.queue_state import encode_state
 from penstock.storage.keyvalue.records import append_attempt, array, encode_spec
 from penstock.storage.keyvalue.settled import SLOT_MS
 from penstock.storage.keyvalue.trail import Mark, Trail

@@ -45,7 +45,7 @@ _SLICE: Final = 256
 
 
 class KeyValueSource(Source):
-    """A store that this process has opened for writing, so that nobody else writes to it."""
+    """A store that this process has opened for writing, so no other process writes to it."""
 
     family: Family = "keyvalue"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.storage.sql.engine import open_database
+from penstock.storage.sql.connecting import open_database
 from penstock.storage.sql.migrations import check, migrate
 from penstock.storage.sql.transfer.stores import SqlSource, SqlTarget
 
