@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import NotWriter
-from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.mark_file import MarkFile
 from penstock.storage.keyvalue.adapters.pieces import removal
+from penstock.storage.keyvalue.adapters.read_only import ReadOnly
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter, open_read_only
 from penstock.storage.keyvalue.chain import check_links, read_links
 from penstock.storage.keyvalue.encoding import prefix_end
@@ -25,11 +24,12 @@ __all__ = ["RocksDBReader"]
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
-class RocksDBReader(RocksDBAdapter):
+class RocksDBReader(ReadOnly, RocksDBAdapter):
     """An ordered map of bytes to bytes in a RocksDB directory, which does not change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.name_of_store = str(path)
         self._mark_file = MarkFile(path)
         # The mark is read first: commits after it may exist, and none before it may be missing.
         stored = self._mark_file.read()
@@ -61,19 +61,6 @@ class RocksDBReader(RocksDBAdapter):
 
     def values(self, start: bytes, end: bytes) -> list[bytes]:
         return [value for _, value in self.scan(start, end)]
-
-    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:  # noqa: ARG002
-        raise NotWriter(f"This process only reads {self._path}.")
-
-    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
-        self.write(writes, removed, sync)
-        return True
-
-    def mark(self, mark: Mark) -> None:
-        """Does nothing: only the writer marks commits."""
-
-    def read_mark(self) -> Mark | None:
-        return None
 
     def close(self) -> None:
         self._payloads.close()

@@ -10,15 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.errors import NotWriter, StoreCorrupt, StoreUnavailable
+from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.files.commit_body import is_payload, offset_of_key
 from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
 from penstock.storage.keyvalue.adapters.files.payload_region import PayloadRegion
 from penstock.storage.keyvalue.adapters.files.recovery import read_store
 from penstock.storage.keyvalue.adapters.mark_file import MarkFile
 from penstock.storage.keyvalue.adapters.place import read_place
+from penstock.storage.keyvalue.adapters.read_only import ReadOnly
 from penstock.storage.keyvalue.chain import check_links, read_links
 from penstock.storage.keyvalue.encoding import prefix_end
 from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
@@ -26,19 +26,15 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
 __all__ = ["FilesReader"]
 
 
-class FilesReader:
+class FilesReader(ReadOnly):
     """An ordered map of bytes to bytes in a directory of files, which does not change."""
 
     name = "files"
     durability: Durability = "fsync"
-    unsynced: Durability = "os"
-    persistent = True
-    inline = False
-    has_marks = True
-    commit_interval_s = 0.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.name_of_store = str(path)
         # The mark is read first: commits after it may exist, and none before it may be missing.
         stored = MarkFile(path).read()
         try:
@@ -88,27 +84,8 @@ class FilesReader:
             )
         return found
 
-    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:  # noqa: ARG002
-        raise NotWriter(f"This process only reads {self._path}.")
-
-    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
-        self.write(writes, removed, sync)
-        return True
-
-    def check(self) -> None:
-        """What was read stays valid."""
-
     def place(self) -> str:
         return read_place(self._path)
-
-    def space(self) -> tuple[int, int] | None:
-        return None
-
-    def mark(self, mark: Mark) -> None:
-        """Does nothing: only the writer marks commits."""
-
-    def read_mark(self) -> Mark | None:
-        return None
 
     def close(self) -> None:
         """The last reference to a journal closes it."""
