@@ -20,7 +20,9 @@ from penstock.errors import (
     PipelineError,
     QueueFull,
     ServiceError,
+    SourceChanged,
     StoreError,
+    StoreNotEmpty,
     TaskError,
 )
 
@@ -56,7 +58,7 @@ class Exit(IntEnum):
 _FAMILIES: Final = (
     (BadInput, Exit.BAD_INPUT),
     (NotFound, Exit.NOT_FOUND),
-    (Conflict, Exit.CONFLICT),
+    ((Conflict, SourceChanged, StoreNotEmpty), Exit.CONFLICT),
     ((QueueFull, Busy), Exit.RETRY_LATER),
     (AccessError, Exit.NO_ACCESS),
     ((MissingExtra, ServiceError, PipelineError, StoreError, TaskError), Exit.UNAVAILABLE),

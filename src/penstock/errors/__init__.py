@@ -62,7 +62,11 @@
         ├── StoreReadOnly        503  a replica, or a database that accepts no writes
         ├── StoreTooOld          503  its schema is missing or older: migrate it
         ├── StoreTooNew          503  written by a newer Penstock
+        ├── StoreUnfinished      503  a copy or a restore into it has not finished: run it again
+        ├── StoreNotEmpty        503  a copy or a restore needs an empty target
+        ├── SourceChanged        503  the store was written to while it was copied
         ├── StoreCorrupt         503  bytes on disk differ from those written (X1)
+        │   ├── BackupCorrupt    503  a backup is damaged or incomplete
         │   └── CommitsMissing   503  acknowledged commits are gone: restore, or accept the loss
         ├── StoreClosed          503
         ├── CommitFailed         503  the disk refused: outcome unknown, reopen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.errors.calls import PenstockError
 
 __all__ = [
+    "BackupCorrupt",
     "BadReply",
     "Busy",
     "CommitFailed",
@@ -19,16 +20,19 @@ __all__ = [
     "PipelineError",
     "ResultTimeout",
     "ServiceError",
+    "SourceChanged",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
     "StoreLocked",
+    "StoreNotEmpty",
     "StoreReadOnly",
     "StoreTooNew",
     "StoreTooOld",
     "StoreUnavailable",
+    "StoreUnfinished",
     "TaskError",
     "TaskExpired",
     "TaskFailed",
@@ -265,11 +269,42 @@ class StoreTooNew(StoreError):
     advice = "Upgrade Penstock to at least the version that wrote the store."
 
 
+class StoreUnfinished(StoreError):
+    """A copy or a restore into the store has not finished, so it has only a part of the data."""
+
+    advice = (
+        "Run the same `penstock copy` or `penstock restore` again, which continues it, or remove "
+        "the store and begin anew."
+    )
+
+
+class StoreNotEmpty(StoreError):
+    """A copy or a restore needs an empty target; nothing was changed."""
+
+    title = "Store not empty"
+    advice = "Name a new directory, bucket path or database; nothing is ever overwritten."
+
+
+class SourceChanged(StoreError):
+    """The store to be copied has changed since the copy began."""
+
+    advice = (
+        "Stop every server and program that writes to the source, remove the unfinished target, "
+        "and run the copy again."
+    )
+
+
 class StoreCorrupt(StoreError):
     """Bytes read back differ from the bytes that were written."""
 
     advice = "Stop writing, keep a copy, and restore the damaged file from a backup."
     law = "X1"
+
+
+class BackupCorrupt(StoreCorrupt):
+    """A backup is incomplete, or its bytes are not those that were written; nothing was opened."""
+
+    advice = "Restore another backup. The store that is served is not affected."
 
 
 class CommitsMissing(StoreCorrupt):

@@ -10,11 +10,12 @@ import struct
 from itertools import islice
 from typing import Final
 
-from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
+from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew, StoreUnfinished
 from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, auto_created_policy
 from penstock.storage.contract import EngineOptions
+from penstock.storage.copied_receipts import RECEIPT_KIND, decode_claims
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.chain import Chain
 from penstock.storage.keyvalue.dedup import Dedup
@@ -22,11 +23,13 @@ from penstock.storage.keyvalue.disk_space import DiskSpace
 from penstock.storage.keyvalue.encoding import seal, unseal, untangle
 from penstock.storage.keyvalue.identity import Identity
 from penstock.storage.keyvalue.keys import (
+    COPY_KEY,
     FORMAT_KEY,
     QUEUE_NUMBER_KEY,
     SPEC_PREFIX,
     TOPIC_PREFIX,
     QueueKeys,
+    documents_prefix,
 )
 from penstock.storage.keyvalue.log import SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.long_changes import STEP, LongChanges
@@ -109,6 +112,8 @@ class Core:
 
         Raises if commits are missing, unless ``restart_above`` restarts the chain above a number.
         """
+        if self.stage.get(COPY_KEY) is not None:
+            raise StoreUnfinished("A copy or a restore into this store has not finished.")
         if self.chain is not None:
             if restart_above is None:
                 self.chain.load()
@@ -127,7 +132,12 @@ class Core:
                 limit=FORMAT_VERSION,
             )
         self.identity.load(self.adapter.place())
-        self.receipts = Receipts(self.identity.receipt_key)
+        prefix = documents_prefix(RECEIPT_KIND)
+        copied = (
+            (key[len(prefix) :].decode(), unseal(value, "document"))
+            for key, value in self.stage.prefix(prefix)
+        )
+        self.receipts = Receipts(self.identity.receipt_key, decode_claims(copied))
         self.log.load()
         number = self.stage.get(QUEUE_NUMBER_KEY)
         if number is not None:

@@ -16,11 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.model.message import MessageId, Offset, Published
 from penstock.storage.keyvalue.encoding import Reader, pack_var_bytes, seal, unseal, untangle
 from penstock.storage.keyvalue.keys import (
+    BATCH_PREFIX,
+    DEDUP_PREFIX,
     DEDUP_SLOT_PREFIX,
+    PARTITION_DEDUP_PREFIX,
+    SETTLE_PREFIX,
     batch_key,
     dedup_key,
     dedup_slot_key,
@@ -32,7 +37,17 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.repetition import REPEAT_WINDOW_MS
 
-__all__ = ["Dedup", "FirstPublish"]
+__all__ = [
+    "REMEMBERED_PREFIXES",
+    "Dedup",
+    "FirstPublish",
+    "RememberedId",
+    "batch_value",
+    "id_value",
+    "remembered_id",
+    "settle_value",
+    "slot_value",
+]
 
 _VALUE = struct.Struct("<QQq")
 _U16 = struct.Struct("<H")
@@ -59,6 +74,63 @@ class FirstPublish(Struct, frozen=True):
     message_id: int
     offset: int
     at: int
+
+
+#: The prefixes of the records of ids.
+REMEMBERED_PREFIXES: Final = (DEDUP_PREFIX, PARTITION_DEDUP_PREFIX, BATCH_PREFIX, SETTLE_PREFIX)
+
+
+class RememberedId(Struct, frozen=True, kw_only=True):
+    """One id of any kind, as its record has it. One of the last three fields is set."""
+
+    tenant: str
+    name: str
+    """Of the topic; of a settle with publish, of the queue."""
+    id: str
+    at: int
+    until: int
+    partitioned: bool = False
+    own_ms: int | None = None
+    first: FirstPublish | None = None
+    reply: tuple[Published, ...] | None = None
+    settled: bytes | None = None
+
+
+def remembered_id(key: bytes, value: bytes, window_of: Callable[[str, str], int]) -> RememberedId:
+    """Decode the record of an id."""
+    named, position = untangle(key, _KEY_PREFIX_BYTES)
+    tenant, _, name = named.decode().partition("/")
+    at, own_ms = _remembered(key, value)
+    until = at + (window_of(tenant, name) if own_ms is None else own_ms)
+    known = RememberedId(tenant=tenant, name=name, id=key[position:].decode(), at=at, until=until)
+    if is_batch_key(key):
+        reply = tuple(_published(_batch(value)[2]))
+        return replace(known, own_ms=own_ms, reply=reply)
+    if is_settle_key(key):
+        return replace(known, settled=unseal(value, "settle id")[_AT.size :])
+    first = FirstPublish(*_VALUE.unpack(unseal(value, "idempotency id")))
+    return replace(known, first=first, partitioned=key.startswith(PARTITION_DEDUP_PREFIX))
+
+
+def id_value(first: FirstPublish) -> bytes:
+    """The record of an idempotency id."""
+    return seal(_VALUE.pack(first.message_id, first.offset, first.at))
+
+
+def batch_value(at: int, own_ms: int | None, messages: Sequence[Published]) -> bytes:
+    """The record of a batch id."""
+    runs = b"".join(_RUN.pack(*run) for run in _runs(messages))
+    return seal(_AT.pack(at) + runs + (b"" if own_ms is None else _MS.pack(own_ms)))
+
+
+def settle_value(at: int, reply: bytes) -> bytes:
+    """The record of a settle with publish."""
+    return seal(_AT.pack(at) + reply)
+
+
+def slot_value(keys: Sequence[bytes]) -> bytes:
+    """The record that lists ids whose windows end in the same minute."""
+    return seal(_U16.pack(len(keys)) + b"".join(map(pack_var_bytes, keys)))
 
 
 class Dedup:
@@ -92,8 +164,7 @@ class Dedup:
         partitioned: bool = False,
     ) -> None:
         key = _key_of(partitioned)(tenant, topic, idempotency_id)
-        value = _VALUE.pack(first.message_id, first.offset, first.at)
-        self._stage.put(key, seal(value))
+        self._stage.put(key, id_value(first))
         self._schedule(key, first.at + window_ms)
         self._serial = max(self._serial, first.offset)
 
@@ -121,9 +192,7 @@ class Dedup:
     ) -> None:
         """Remember the reply to a batch for its own window, or else the topic's."""
         key = batch_key(tenant, topic, batch_id)
-        runs = b"".join(_RUN.pack(*run) for run in _runs(messages))
-        own = b"" if own_ms is None else _MS.pack(own_ms)
-        self._stage.put(key, seal(_AT.pack(now) + runs + own))
+        self._stage.put(key, batch_value(now, own_ms, messages))
         self._schedule(key, now + (window_ms if own_ms is None else own_ms))
         self._serial = max(self._serial, messages[-1].offset)
 
@@ -141,7 +210,7 @@ class Dedup:
     ) -> None:
         """Remember the reply to a settle with publish; ``offset`` is the end of the log."""
         key = settle_key(tenant, queue, settle_id)
-        self._stage.put(key, seal(_AT.pack(now) + reply))
+        self._stage.put(key, settle_value(now, reply))
         self._schedule(key, now + REPEAT_WINDOW_MS)
         self._serial = max(self._serial, offset)
 
@@ -151,8 +220,7 @@ class Dedup:
             for begin in range(0, len(keys), _MAX_KEYS):
                 part = keys[begin : begin + _MAX_KEYS]
                 key = self._new_slot_key(stage, slot)
-                value = _U16.pack(len(part)) + b"".join(map(pack_var_bytes, part))
-                stage.writes[key] = seal(value)
+                value = stage.writes[key] = slot_value(part)
                 size += len(value)
         self._staged = {}
         return size

@@ -156,6 +156,11 @@ class KeyValueEngine(
         return engine
 
     @property
+    def core(self) -> Core:
+        """The engine's state, for copies of the whole store."""
+        return self._core
+
+    @property
     def format_version(self) -> int:
         """The format version of the store's records."""
         return self._core.format_version

@@ -32,7 +32,7 @@ from penstock.storage.keyvalue.records import decode_attempts
 from penstock.storage.keyvalue.settled import SettledShelf
 from penstock.storage.keyvalue.trail import Mark, Trail
 
-__all__ = ["Published", "histories_in", "history_in"]
+__all__ = ["Place", "Published", "histories_in", "history_in", "transitions"]
 
 #: Transitions in the trail that end a grant.
 _ENDINGS: Final = frozenset(
@@ -55,7 +55,7 @@ class Published:
         self.lanes = sorted({MAX_PRIORITY - priority for priority in columns.priority})
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The state of a delivery, as far as its history depends on it."""
 
     dead: bool = False
@@ -68,14 +68,14 @@ def history_in(queue: Queue, message: Message) -> Iterator[Event]:
     shown = next(snapshots_of(queue, message), None)
     if shown is None:
         return
-    place = _Place(
+    place = Place(
         dead=shown.queue != queue.name,
         in_flight=shown.state is State.IN_FLIGHT,
         done_at=shown.at if shown.state is State.DONE else None,
     )
     attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
     times = (message.published_at, message.deliver_at)
-    yield from _life(queue, times, attempts, queue.trail(message.id), place)
+    yield from transitions(queue, times, attempts, queue.trail(message.id), place)
 
 
 def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[Event]]]:
@@ -92,17 +92,18 @@ def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[
         times = messages.times.get(message_id)
         if times is not None:
             trail = Trail.decode(trails.get(message_id))
-            yield message_id, list(_life(queue, times, attempts.get(message_id), trail, place))
+            tried = attempts.get(message_id)
+            yield message_id, list(transitions(queue, times, tried, trail, place))
 
 
-def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int, _Place]:
+def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int, Place]:
     """The states of the queue's messages with low <= id < high.
 
     In the order of ``snapshots_of``: live, done or expired, then dead letters.
     """
-    places: dict[int, _Place] = {}
+    places: dict[int, Place] = {}
     dead = queue.is_dead_letter
-    waiting, in_flight = _Place(dead), _Place(dead, in_flight=True)
+    waiting, in_flight = Place(dead), Place(dead, in_flight=True)
     base = queue.policy.bucket_size << EXPONENT_SHIFT
     for first in (lane * LANE_SPAN for lane in messages.lanes):
         start, end = base + first + low, base + first + high
@@ -116,7 +117,7 @@ def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int,
                 places[message_id_of(int.from_bytes(key[-8:], "big"))] = waiting
         if queue.done_count:
             for message_id, at in _settled(queue.done, first + low, first + high):
-                places[message_id] = _Place(dead, done_at=at)
+                places[message_id] = Place(dead, done_at=at)
         if queue.expired_count:
             for message_id, _ in _settled(queue.expired, first + low, first + high):
                 places[message_id] = waiting
@@ -142,9 +143,10 @@ def _by_id(queue: Queue, prefix: bytes, low: int, high: int) -> Mapping[int, byt
     return {int.from_bytes(key[-8:], "big"): value for key, value in pairs}
 
 
-def _life(
-    queue: Queue, times: tuple[int, int], attempts: bytes | None, trail: Trail, place: _Place
+def transitions(
+    queue: Queue, times: tuple[int, int], attempts: bytes | None, trail: Trail, place: Place
 ) -> Iterator[Event]:
+    """The history of a delivery whose message was published and first due at these times."""
     published_at, deliver_at = times
     yield Event(
         at=published_at,
@@ -157,7 +159,7 @@ def _life(
 
 
 def _newest_first(
-    queue: str, attempts: list[Attempt], marks: Sequence[Mark], place: _Place
+    queue: str, attempts: list[Attempt], marks: Sequence[Mark], place: Place
 ) -> Iterator[Event]:
     """Grants and marks, newest first.
 

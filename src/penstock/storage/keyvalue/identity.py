@@ -58,6 +58,11 @@ class Identity:
         self._stage.put(IDENTITY_KEY, seal(record))
 
     @property
+    def secret(self) -> tuple[bytes, bytes]:
+        """The random values of the store and of its epoch; copies record them."""
+        return self._store, self._epoch
+
+    @property
     def receipt_key(self) -> bytes:
         """The key that receipts are made with."""
         return derive_receipt_key(self._store)

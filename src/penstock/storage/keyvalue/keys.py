@@ -17,8 +17,12 @@ from penstock.storage.keyvalue.encoding import pack_var_u64, prefix_end, termina
 
 __all__ = [
     "ACTIVE_PREFIX",
+    "BATCH_PREFIX",
+    "COPY_KEY",
+    "DEDUP_PREFIX",
     "DEDUP_SLOT_PREFIX",
     "DELAYED_PREFIX",
+    "DOCUMENT_PREFIX",
     "DONE_PREFIX",
     "EXPIRED_PREFIX",
     "EXPONENT_SHIFT",
@@ -29,10 +33,13 @@ __all__ = [
     "LANE_SPAN",
     "LINK_PREFIX",
     "NUMBER_MASK",
+    "OPEN_PREFIX",
+    "PARTITION_DEDUP_PREFIX",
     "PAYLOAD_PREFIX",
     "PIECES_KEY",
     "QUEUE_NUMBER_KEY",
     "SEQ_BLOCK_KEY",
+    "SETTLE_PREFIX",
     "SPEC_PREFIX",
     "TENANT_PREFIX",
     "TOPIC_PREFIX",
@@ -103,21 +110,22 @@ _CONSUMER = _OURS + b"\x0c"
 _REPLAYED = _OURS + b"\x0d"
 TOPIC_PREFIX: Final = _OURS + b"\x0e"
 TENANT_PREFIX: Final = _OURS + b"\x0f"
-_DEDUP = _OURS + b"\x10"
+DEDUP_PREFIX: Final = _OURS + b"\x10"
 DEDUP_SLOT_PREFIX: Final = _OURS + b"\x11"
-_OPEN = _OURS + b"\x12"
+OPEN_PREFIX: Final = _OURS + b"\x12"
 _REPLACED = _OURS + b"\x13"
 QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
 _REPLACEMENT = _OURS + b"\x15"
-_DOCUMENT = _OURS + b"\x16"
-_BATCH = _OURS + b"\x17"
+DOCUMENT_PREFIX: Final = _OURS + b"\x16"
+BATCH_PREFIX: Final = _OURS + b"\x17"
 IDENTITY_KEY: Final = _OURS + b"\x18"
-_SETTLE = _OURS + b"\x1a"
-_PARTITION_DEDUP = _OURS + b"\x1b"
+SETTLE_PREFIX: Final = _OURS + b"\x1a"
+PARTITION_DEDUP_PREFIX: Final = _OURS + b"\x1b"
 _POSITION = _OURS + b"\x1c"
 LINK_PREFIX: Final = _OURS + b"\x19"
 PIECES_KEY: Final = _OURS + b"\x1f"
 WRITER_KEY: Final = _OURS + b"\x20"
+COPY_KEY: Final = _OURS + b"\x21"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -200,32 +208,32 @@ def tenant_key(tenant: str) -> bytes:
 
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
     """The first message with an idempotency id."""
-    return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
+    return DEDUP_PREFIX + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
 
 
 def partition_dedup_key(tenant: str, topic: str, hashed_id: str) -> bytes:
     """The first message with an idempotency id in its partition."""
-    return _PARTITION_DEDUP + terminated(f"{tenant}/{topic}".encode()) + hashed_id.encode()
+    return PARTITION_DEDUP_PREFIX + terminated(f"{tenant}/{topic}".encode()) + hashed_id.encode()
 
 
 def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:
     """The reply to the batch with a batch id."""
-    return _BATCH + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
+    return BATCH_PREFIX + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
 
 
 def settle_key(tenant: str, queue: str, settle_id: str) -> bytes:
     """The reply to a settle with publish, for a repeated call."""
-    return _SETTLE + terminated(f"{tenant}/{queue}".encode()) + settle_id.encode()
+    return SETTLE_PREFIX + terminated(f"{tenant}/{queue}".encode()) + settle_id.encode()
 
 
 def is_settle_key(key: bytes) -> bool:
     """Whether the key belongs to a settle with publish."""
-    return key.startswith(_SETTLE)
+    return key.startswith(SETTLE_PREFIX)
 
 
 def is_batch_key(key: bytes) -> bool:
     """Whether the key belongs to a batch id."""
-    return key.startswith(_BATCH)
+    return key.startswith(BATCH_PREFIX)
 
 
 def dedup_slot_key(slot: int, offset: int) -> bytes:
@@ -235,7 +243,7 @@ def dedup_slot_key(slot: int, offset: int) -> bytes:
 
 def open_key(tenant: str, topic: str, key: str) -> bytes:
     """The unclaimed message that a key refers to."""
-    return _OPEN + terminated(f"{tenant}/{topic}".encode()) + key.encode()
+    return OPEN_PREFIX + terminated(f"{tenant}/{topic}".encode()) + key.encode()
 
 
 def document_key(kind: str, name: str) -> bytes:
@@ -245,7 +253,7 @@ def document_key(kind: str, name: str) -> bytes:
 
 def documents_prefix(kind: str) -> bytes:
     """The prefix of all documents of one kind."""
-    return _DOCUMENT + terminated(kind.encode())
+    return DOCUMENT_PREFIX + terminated(kind.encode())
 
 
 def link_key(slot: int) -> bytes:

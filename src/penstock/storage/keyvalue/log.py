@@ -36,11 +36,19 @@ from penstock.storage.keyvalue.keys import (
     tenant_of_listing,
 )
 from penstock.storage.keyvalue.log_pairs import entry_end, offset_of, pick_pairs
+from penstock.storage.keyvalue.log_records import (
+    decode_block,
+    decode_segment,
+    decode_tenant,
+    encode_block,
+    encode_segment,
+    encode_tenant,
+)
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import STEP_BYTES, Stage
 
-__all__ = ["Log", "Segment"]
+__all__ = ["SEGMENT_AGE_MS", "SEGMENT_ENTRIES", "Log", "Segment"]
 
 _BLOCK: Final = 4096
 #: A segment is sealed by size or by age, and a sealed segment is removed as a whole.
@@ -52,10 +60,6 @@ _MAX_PASSED: Final = 64
 _MAX_COUNTED: Final = 256
 _MAX_COUNTED_BYTES: Final = 1024 * 1024
 
-_PAIR = struct.Struct(">QQ")
-_META = struct.Struct(">Qq")
-_TENANT = struct.Struct("<Qq")
-_TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
 
 
@@ -140,19 +144,15 @@ class Log:
         """Load the block, the segments and the ends of all tenants' logs after opening."""
         value = self._stage.get(SEQ_BLOCK_KEY)
         if value is not None:
-            base, size = _PAIR.unpack(value)
+            base, size = decode_block(value)
             self.next_offset = self._block_end = base + size
         first = segment_meta_key(0)
         for key, meta in self._stage.scan(first, prefix_end(first[:-4])):
-            start, started_at = _META.unpack(meta)
+            start, started_at = decode_segment(meta)
             self.segments.append(Segment(int.from_bytes(key[-4:], "big"), start, started_at))
         for key, state in self._stage.prefix(TENANT_PREFIX):
             tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
-            value = unseal(state, "tenant")
-            if len(value) == _TENANT.size:
-                tenant.end, tenant.archived = _TENANT.unpack(value)
-            else:
-                tenant.end, tenant.archived, tenant.trimmed = _TRIMMED_TENANT.unpack(value)
+            tenant.end, tenant.archived, tenant.trimmed = decode_tenant(state)
             tenant.committed_end = tenant.end
 
     def tenant(self, name: str) -> TenantLog:
@@ -192,7 +192,7 @@ class Log:
         """Reserve another block in this commit, if the last one is used up."""
         if self.next_offset > self._block_end:
             size = max(_BLOCK, self.next_offset - self._block_end)
-            self._stage.put(SEQ_BLOCK_KEY, _PAIR.pack(self._block_end, size))
+            self._stage.put(SEQ_BLOCK_KEY, encode_block(self._block_end, size))
             self._block_end += size
 
     def open_segment(self, start: int, now: int) -> None:
@@ -205,7 +205,7 @@ class Log:
         now = max(now, self._latest)
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
-        self._stage.put(segment_meta_key(number), _META.pack(start, now))
+        self._stage.put(segment_meta_key(number), encode_segment(start, now))
 
     def append(self, tenant: TenantLog, batch: list[Logged]) -> None:
         """Stage messages with their metadata. Their offsets must be reserved."""
@@ -246,11 +246,8 @@ class Log:
             self._write_tenant(tenant)
 
     def _write_tenant(self, tenant: TenantLog) -> None:
-        if tenant.trimmed:
-            value = _TRIMMED_TENANT.pack(tenant.end, tenant.archived, tenant.trimmed)
-        else:
-            value = _TENANT.pack(tenant.end, tenant.archived)
-        self._stage.put(tenant_key(tenant.name), seal(value))
+        value = encode_tenant(tenant.end, tenant.archived, tenant.trimmed)
+        self._stage.put(tenant_key(tenant.name), value)
 
     def _flush(self, most: float = math.inf) -> int:
         """Turn the staged messages into log entries of the current segment.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote
 
 from msgspec.structs import replace
 
 from penstock.errors import BadUrl
 from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.adapters.files.adapter import (
     BYTES_PER_MESSAGE,
     MAX_MESSAGES,
@@ -18,16 +20,36 @@ from penstock.storage.keyvalue.adapters.files.adapter import (
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 
-__all__ = ["open_files", "open_memory", "open_rocksdb", "open_slatedb"]
+if TYPE_CHECKING:
+    from penstock.storage.keyvalue.adapters.slatedb.location import Location
+
+__all__ = ["open_adapter", "open_files", "open_memory", "open_rocksdb", "open_slatedb"]
+
+
+async def open_adapter(url: SplitResult, options: EngineOptions) -> Adapter:
+    """The ordered store of ``rocksdb:``, ``files:`` or ``slatedb+…``, opened for writing."""
+    if url.scheme == "files":
+        return FilesAdapter(_path(url))
+    if url.scheme == "rocksdb":
+        return _open_rocksdb_adapter(url)
+    from penstock.storage.keyvalue.adapters.slatedb.location import (  # noqa: PLC0415
+        parse_location,
+    )
+
+    return await _open_slatedb_adapter(parse_location(url), options)
 
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
     """``rocksdb:///absolute/path`` or ``rocksdb:relative/path``."""
+    return await KeyValueEngine.open(_open_rocksdb_adapter(url), options)
+
+
+def _open_rocksdb_adapter(url: SplitResult) -> Adapter:
     path = _path(url)
     # Imported here so that programs without RocksDB stores do not load RocksDB.
     from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
 
-    return await KeyValueEngine.open(RocksDBAdapter(path), options)
+    return RocksDBAdapter(path)
 
 
 async def open_files(url: SplitResult, options: EngineOptions) -> Engine:
@@ -65,7 +87,6 @@ async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:
 async def open_slatedb(url: SplitResult, options: EngineOptions) -> Engine:
     """``slatedb+s3://bucket/path``, ``slatedb+file:///path`` and alike."""
     # Imported here so that programs without SlateDB stores do not load SlateDB.
-    from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter  # noqa: PLC0415
     from penstock.storage.keyvalue.adapters.slatedb.location import (  # noqa: PLC0415
         parse_location,
     )
@@ -75,5 +96,10 @@ async def open_slatedb(url: SplitResult, options: EngineOptions) -> Engine:
         from penstock.storage.keyvalue.standby import FailoverEngine  # noqa: PLC0415
 
         return await FailoverEngine.open(location, options, options.server_url or "")
-    adapter = await asyncio.to_thread(SlateDBAdapter, location, id=options.random(8).hex())
-    return await KeyValueEngine.open(adapter, options)
+    return await KeyValueEngine.open(await _open_slatedb_adapter(location, options), options)
+
+
+async def _open_slatedb_adapter(location: Location, options: EngineOptions) -> Adapter:
+    from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter  # noqa: PLC0415
+
+    return await asyncio.to_thread(SlateDBAdapter, location, id=options.random(8).hex())

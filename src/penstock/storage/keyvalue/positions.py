@@ -67,6 +67,12 @@ class Positions:
             return int.from_bytes(key[-8:], "big")
         return None
 
+    def all(self) -> Iterator[tuple[int, int]]:
+        """(message id, claim id) of every delivery that has a position."""
+        for key, value in self._stage.scan(self._prefix, prefix_end(self._prefix)):
+            claim_id = int(_U64.unpack(unseal(value, "position"))[0])
+            yield int.from_bytes(key[-8:], "big"), claim_id
+
     def between(self, low: int, high: int) -> Iterator[bytes]:
         """The keys of the records of messages with low <= id < high; each ends in the id."""
         start, end = (self._prefix + at.to_bytes(8, "big") for at in (low, high))

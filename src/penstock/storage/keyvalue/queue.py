@@ -30,6 +30,7 @@ from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
 from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.positions import Positions
+from penstock.storage.keyvalue.queue_state import decode_state, encode_state
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     KEYED_BY_NUMBER,
@@ -53,10 +54,6 @@ DONE_SLOT: Final = 1
 EXPIRED_SLOT: Final = 2
 FAILED_SLOT: Final = 3
 
-_CAUGHT_UP: Final = -1
-# cursor, delayed, available, in_flight, done, expired, grants, acks, nacks, failures,
-# epoch, last grant, replays, dead-letter queue paused
-_STATE = struct.Struct("<qQQQQQQQQQQQQB")
 _U64 = struct.Struct("<Q")
 
 
@@ -210,9 +207,9 @@ class Queue:
             self.stage.mark(self)
 
     def write_to(self, stage: Stage) -> int:
-        value = stage.writes[self.keys.state] = seal(
-            _STATE.pack(
-                _CAUGHT_UP if self.cursor is None else self.cursor,
+        value = stage.writes[self.keys.state] = encode_state(
+            self.cursor,
+            (
                 self.delayed_count,
                 self.available_count,
                 self.in_flight_count,
@@ -225,8 +222,8 @@ class Queue:
                 self.epoch,
                 self.last_grant,
                 self.replays,
-                self.paused_apart,
-            )
+            ),
+            paused=self.paused_apart,
         )
         return len(value)
 
@@ -234,8 +231,8 @@ class Queue:
         """Load the counts, the in-flight deliveries and the next timers after opening."""
         value = self.stage.get(self.keys.state)
         if value is not None:
+            self.cursor, numbers, self.paused_apart = decode_state(value)
             (
-                cursor,
                 self.delayed_count,
                 self.available_count,
                 self.in_flight_count,
@@ -248,10 +245,7 @@ class Queue:
                 self.epoch,
                 self.last_grant,
                 self.replays,
-                paused,
-            ) = _STATE.unpack(unseal(value, "queue state"))
-            self.cursor = None if cursor == _CAUGHT_UP else cursor
-            self.paused_apart = bool(paused)
+            ) = numbers
         self.shelf.start(self.policy.bucket_size, last_offset)
         for entry in self.shelf.load_leases(self.number, self.receipts):
             self.claims[entry.receipt] = entry

@@ -15,11 +15,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from penstock.model.delivery import Receipt
+from penstock.storage.copied_receipts import Claim
 
 __all__ = ["Receipts", "receipt_of"]
 
@@ -33,12 +35,19 @@ _REMEMBERED: Final = 1_024
 class Receipts:
     """Issues and verifies the receipts of one store."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, copied: Mapping[str, Claim] = MappingProxyType({})) -> None:
+        """``copied`` are claims that keep a receipt from before a copy."""
         self._keyed = hashlib.blake2b(key=key)
+        self._copied = copied
+        self._names = {claim: Receipt(receipt) for receipt, claim in copied.items()}
         self._remembered = lru_cache(_REMEMBERED)(self._block)
 
     def of(self, queue_number: int, claim_id: int, grant: int, attempt: int) -> Receipt:
         """The fencing token of a grant. It is unique, because grant numbers only grow (C1)."""
+        if self._names:
+            copied = self._names.get((queue_number, claim_id, grant, attempt))
+            if copied is not None:
+                return copied
         (tag,) = self.tags(queue_number, grant, 1)
         return receipt_of(queue_number, claim_id, grant, attempt, tag)
 
@@ -57,6 +66,8 @@ class Receipts:
 
     def read(self, receipt: str) -> tuple[int, int, int, int] | None:
         """Queue number, claim id, grant and attempt; None if this store did not issue it."""
+        if receipt in self._copied:
+            return self._copied[receipt]
         try:
             number, claim_id, grant, attempt, _ = (int(part, 16) for part in receipt.split("-"))
             issued = self.of(number, claim_id, grant, attempt)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, UnknownQueue
+from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, StoreUnfinished, UnknownQueue
 from penstock.filters import FilterIndex, parse, topic_test
 from penstock.filters.index import MAX_TOPIC_PLANS
 from penstock.model.decisions import dead_letter_policy
@@ -27,6 +27,7 @@ from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
 from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.migrations import UNFINISHED
 
 __all__ = ["Catalog", "Queue", "Tenant", "encode_policy", "read_policy"]
 
@@ -186,7 +187,9 @@ class Catalog:
         return tenant
 
     def check_schema(self, number: int) -> None:
-        """Refuse a schema that is newer than this Penstock."""
+        """Refuse a schema that is newer than this Penstock, and an unfinished copy."""
+        if number == UNFINISHED:
+            raise StoreUnfinished("A copy or a restore into this database has not finished.")
         if number > self._schema:
             raise StoreTooNew(
                 f"The database has schema {number}; this Penstock knows schemas up to "

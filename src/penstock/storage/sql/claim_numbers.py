@@ -13,13 +13,15 @@ import asyncio
 import hashlib
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from math import inf
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import StoreBusy
 from penstock.model.delivery import Receipt
+from penstock.storage.copied_receipts import Claim
 from penstock.storage.sql.database import Session
 
 __all__ = [
@@ -178,8 +180,10 @@ _REMEMBERED: Final = 1_024
 class Receipts:
     """Makes and reads the receipts of one store."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, copied: Mapping[str, Claim] = MappingProxyType({})) -> None:
+        """``copied`` are claims that keep a receipt from before a copy."""
         self._key = key
+        self._copied = copied
         self._claim = lru_cache(_REMEMBERED)(self._read_claim)
 
     def prefix(self, queue: int, rank: int, lease: int) -> str:
@@ -198,6 +202,10 @@ class Receipts:
         found: dict[tuple[int, int, int], list[tuple[Receipt, int]]] = {}
         by_claim: dict[str, list[tuple[Receipt, int]] | None] = {}
         for receipt in receipts:
+            if receipt in self._copied:
+                queue, rank, lease, copied = self._copied[receipt]
+                found.setdefault((queue, rank, lease), []).append((receipt, copied))
+                continue
             claim, _, text = receipt.rpartition("-")
             if claim not in by_claim:
                 known = self._claim(claim)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from types import ModuleType
@@ -237,6 +237,18 @@ class Database(ABC):
     """Whether starting a search at a floor reads fewer rows (see ``floors``)."""
     publishes_in_one_statement = False
     """Whether ``Session.publish`` is supported, so that preparing its rows is worthwhile."""
+
+    @abstractmethod
+    def add_statements(self, statements: Mapping[str, str]) -> None:
+        """Add statements to those of the dialect's directory."""
+
+    @abstractmethod
+    async def set_given(self, session: Session, given: int) -> None:
+        """Number the next segments of the log above ``given``; for copies."""
+
+    @abstractmethod
+    async def number_rows(self, session: Session, table: str) -> None:
+        """Number the next rows of a table above those that it has; for copies."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:

@@ -64,8 +64,9 @@ from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.cancel import cancel
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
+from penstock.storage.sql.connecting import open_database
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction
 from penstock.storage.sql.dead_letter_copies import append_copies
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
@@ -73,7 +74,6 @@ from penstock.storage.sql.migrations import check
 from penstock.storage.sql.notifications import Watch
 from penstock.storage.sql.publish import Publish, publish, publish_within
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
-from penstock.storage.sql.urls import parse
 from penstock.storage.topic_checks import CheckedBy
 
 __all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
@@ -477,18 +477,16 @@ class SqlEngine(Engine):
 
 async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
     """``postgresql://user:password@host:port/database``."""
-    return await _open(url, options, "PostgreSQL")
+    return await _open(url, options)
 
 
 async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
     """``mysql://user:password@host:port/database``."""
-    return await _open(url, options, "MySQL")
+    return await _open(url, options)
 
 
-async def _open(url: SplitResult, options: EngineOptions, name: str) -> Engine:
-    address = parse(url.geturl())
-    adapter = load_module(address.scheme, "adapter")
-    database: Database = await getattr(adapter, name).open(address)
+async def _open(url: SplitResult, options: EngineOptions) -> Engine:
+    database = await open_database(url.geturl())
     try:
         await check(database)
         return await SqlEngine.open(database, options)

@@ -24,7 +24,14 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import RetryTransaction, Session
 from penstock.storage.sql.work import Work
 
-__all__ = ["TOPIC_KINDS", "Ids", "find_batch", "kind_of"]
+__all__ = [
+    "TOPIC_KINDS",
+    "Ids",
+    "decode_batch_reply",
+    "encode_batch_reply",
+    "find_batch",
+    "kind_of",
+]
 
 _MESSAGE: Final = 0
 _BATCH: Final = 1
@@ -34,8 +41,8 @@ _PARTITION_MESSAGE: Final = 3
 #: The kinds of ids that a topic's dedup window applies to.
 TOPIC_KINDS: Final = (_MESSAGE, _BATCH, _PARTITION_MESSAGE)
 
-_encode_reply: Final = msgspec.msgpack.Encoder().encode
-_decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
+encode_batch_reply: Final = msgspec.msgpack.Encoder().encode
+decode_batch_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
 
 
 def kind_of(policy: TopicPolicy) -> int:
@@ -56,7 +63,7 @@ async def find_batch(
             return None
         at, own_ms, reply = rows[0]
         window_ms = known.topic(topic).dedup_window_ms if own_ms is None else own_ms
-        return _decode_reply(reply) if at + window_ms > core.clock.now() else None
+        return decode_batch_reply(reply) if at + window_ms > core.clock.now() else None
 
     return await core.read(tenant, look)
 
@@ -136,7 +143,7 @@ class Ids:
                 window_ms = self._window(topic, own_ms)
                 windows[topic, text] = max(window_ms, windows.get((topic, text), 0))
         for topic, text, at, own_ms, _, reply in await self._claim(_BATCH, windows):
-            self._batches[topic, text] = _SeenBatch(at, own_ms, _decode_reply(reply))
+            self._batches[topic, text] = _SeenBatch(at, own_ms, decode_batch_reply(reply))
 
     def _window(self, topic: str, own_ms: int | None = None) -> int:
         return self.work.tenant.topic(topic).dedup_window_ms if own_ms is None else own_ms
@@ -245,7 +252,7 @@ class Ids:
             for (topic, text), kept in self.kept.items()
         ]
         for (topic, text), (plan, own_ms) in self._kept_batches.items():
-            reply = _encode_reply(published(plan))
+            reply = encode_batch_reply(published(plan))
             until = now + self._window(topic, own_ms)
             rows.append(
                 (tenant, _BATCH, topic, text.encode(), now, until, token, own_ms, None, reply)

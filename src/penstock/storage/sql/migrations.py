@@ -21,11 +21,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
+from penstock.errors import (
+    StoreBusy,
+    StoreError,
+    StoreTooNew,
+    StoreTooOld,
+    StoreUnavailable,
+    StoreUnfinished,
+)
 from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
 from penstock.storage.sql.urls import parse
 
 __all__ = [
+    "UNFINISHED",
     "VIEWS",
     "Applied",
     "Functions",
@@ -41,6 +49,9 @@ __all__ = [
     "views",
 ]
 
+#: The number of a migration that no version has: while a copy into the database is not finished, it
+#: makes servers of all versions refuse the database.
+UNFINISHED: Final = 9_999
 #: The names of the views.
 VIEWS: Final = ("penstock_messages", "penstock_deliveries", "penstock_queues")
 
@@ -168,14 +179,19 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-async def migrate(url: str) -> Migrated:
-    """Apply the missing migrations. A concurrent call waits, and then finds nothing to do."""
+async def migrate(url: str, *, unfinished: bool = False) -> Migrated:
+    """Apply the missing migrations. A concurrent call waits, and then finds nothing to do.
+
+    Refuses a database with an unfinished copy, except if ``unfinished``.
+    """
     address = parse(url)
     migrations = known(address.scheme)
     module = load_module(address.scheme, "schema")
     try:
         async with module.opened(address) as schema:
             has = await schema.applied()
+            if unfinished and has and has[-1].number == UNFINISHED:
+                has.pop()
             done = [item for item in has if item.done is None]
             _refuse_strange(migrations, has)
             begun = {item.number: item.done for item in has if item.done is not None}
@@ -226,6 +242,8 @@ async def check(database: Database) -> None:
 
 def _refuse_strange(migrations: tuple[Migration, ...], has: list[Applied]) -> None:
     """Refuse migrations that are not a prefix of the known ones."""
+    if has and has[-1].number == UNFINISHED:
+        raise StoreUnfinished("A copy or a restore into this database has not finished.")
     if len(has) > len(migrations):
         raise StoreTooNew(
             f"The database has schema {has[-1].number}; this Penstock knows schemas up to "

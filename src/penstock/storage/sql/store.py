@@ -16,6 +16,7 @@ from penstock.model.identity import (
     derive_receipt_key,
 )
 from penstock.model.message import Offset
+from penstock.storage.copied_receipts import RECEIPT_KIND, decode_claims
 from penstock.storage.location import is_same_location
 from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
@@ -43,7 +44,8 @@ async def ensure(core: Core) -> None:
     Also derives the key of the store's receipts.
     """
     store, _ = await core.run_without_tenant(lambda session: _read(core, session), transaction=True)
-    core.receipts = Receipts(derive_receipt_key(store))
+    copied = decode_claims(await list_documents(core, RECEIPT_KIND))
+    core.receipts = Receipts(derive_receipt_key(store), copied)
 
 
 async def identity(core: Core, tenant: str) -> StoreIdentity:

@@ -71,7 +71,7 @@ with importing("rocksdb", "rocksdict"):
         WriteOptions,
     )
 
-__all__ = ["RocksDBAdapter", "store_options"]
+__all__ = ["RocksDBAdapter", "open_read_only", "store_options"]
 
 _WRITE_BUFFER_BYTES: Final = 24 * 1024 * 1024
 #: Limits how much log is replayed when opening after a crash: a family that fills slowly would
@@ -389,6 +389,16 @@ def store_options(*, salvaging: bool = False) -> Options:
     table.set_cache_index_and_filter_blocks(True)
     options.set_block_based_table_factory(table)
     return options
+
+
+def open_read_only(path: Path) -> tuple[Rdict, Rdict]:
+    """Open the directory as it is now, without its lock: all records, and the payloads."""
+    try:
+        access = AccessType.read_only(False)
+        db = Rdict(str(path), store_options(), column_families=_families(), access_type=access)
+        return db, db.get_column_family(_PAYLOADS)
+    except Exception as error:
+        raise opening_error(path, error) from error
 
 
 def _families() -> dict[str, Options]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -241,6 +241,18 @@ class MySQL(Database):
     def _opened(self) -> None:
         """Called after the pool has opened a connection."""
         self.renewed()
+
+    def add_statements(self, statements: Mapping[str, str]) -> None:
+        self._statements |= {name: Statement(text) for name, text in statements.items()}
+
+    async def set_given(self, session: Session, given: int) -> None:
+        # The last segment may be there already.
+        if not await session.fetch("segment_exists", given=given):
+            await session.run("set_given", given=given)
+            await session.run("unset_given", given=given)
+
+    async def number_rows(self, session: Session, table: str) -> None:
+        """Does nothing: the server numbers rows above those that were inserted."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:

@@ -8,7 +8,7 @@ right when it holds a million rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -148,6 +148,15 @@ class PostgreSQL(Database):
     async def _connect(self) -> Any:
         """A dedicated connection for the listener."""
         return await asyncpg.connect(**connection_arguments(self._address))
+
+    def add_statements(self, statements: Mapping[str, str]) -> None:
+        self.statements |= {name: _positional(text) for name, text in statements.items()}
+
+    async def set_given(self, session: Session, given: int) -> None:
+        await session.fetch("set_given", given=given)
+
+    async def number_rows(self, session: Session, table: str) -> None:
+        await session.fetch(f"number_{table}")
 
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=False)

@@ -12,7 +12,7 @@ from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import SCHEMES, Location
 
-__all__ = ["DB_PATH", "build_store", "open_reader", "open_writer"]
+__all__ = ["DB_PATH", "HELD_POLL_MS", "build_store", "open_reader", "open_writer"]
 
 #: The name of the SlateDB in a directory; in a bucket it is the path of the URL.
 DB_PATH: Final = "store"
@@ -38,6 +38,8 @@ _WRITER: Final = {
 }
 #: A view that does not follow the writer. The garbage collector keeps its objects for 5 minutes.
 FROZEN_POLL_MS: Final = 3_600_000
+#: As long as a backup may take. Its checkpoint lasts twice as long, unless it is closed before.
+HELD_POLL_MS: Final = 6 * 3_600_000
 
 
 def build_store(location: Location) -> Any:
@@ -90,8 +92,13 @@ def open_writer(location: Location, store: Any, path: str, **changes: object) ->
     return wait(builder.build(), location.timeout_ms / 1000)
 
 
-def open_reader(location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS) -> Any:
-    """Open for reading without touching the writer, following it every ``poll_ms``."""
+def open_reader(
+    location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS, *, held: bool = False
+) -> Any:
+    """Open for reading without touching the writer, following it every ``poll_ms``.
+
+    With ``held`` the reader has a checkpoint, so that no object is removed that it reads.
+    """
     builder = uniffi.DbReaderBuilder(db_path(location), store)
     builder.with_options(
         uniffi.ReaderOptions(
@@ -102,5 +109,6 @@ def open_reader(location: Location, store: Any, poll_ms: int = FROZEN_POLL_MS) -
             object_store_max_retries=_RETRIES,
         )
     )
-    builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+    modes = uniffi.ReaderMode
+    builder.with_reader_mode(modes.MANAGED_CHECKPOINT() if held else modes.FOLLOW_LATEST())
     return wait(builder.build(), location.timeout_ms / 1000)

@@ -7,45 +7,34 @@ least five minutes after they were replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from penstock.errors import NotWriter
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters.read_only import ReadOnly
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
-from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_reader
+from penstock.storage.keyvalue.adapters.slatedb.object_store import (
+    FROZEN_POLL_MS,
+    HELD_POLL_MS,
+    build_store,
+    open_reader,
+)
 from penstock.storage.keyvalue.adapters.slatedb.reads import Reads
 
 __all__ = ["SlateDBReader"]
 
 
-class SlateDBReader(Reads):
+class SlateDBReader(ReadOnly, Reads):
     """An ordered map of bytes to bytes in SlateDB, frozen when the reader is opened."""
 
-    persistent = True
-    inline = False
-    unsynced: Durability = "memory"
-    commit_interval_s = 0.0
-
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, *, held: bool = False) -> None:
+        """With ``held`` the view may be read for hours."""
         super().__init__(location)
         self.durability: Durability = location.durability
         try:
-            self.handle = open_reader(location, build_store(location))
+            poll_ms = HELD_POLL_MS if held else FROZEN_POLL_MS
+            self.handle = open_reader(location, build_store(location), poll_ms, held=held)
         except (uniffi.Error, TimeoutError) as error:
             raise store_error(location.name, error) from error
-
-    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:  # noqa: ARG002
-        raise NotWriter(f"This process only reads {self.name_of_store}.")
-
-    def try_write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> bool:
-        self.write(writes, removed, sync)
-        return True
-
-    def check(self) -> None:
-        """A view stays valid for as long as it is open."""
 
     def close(self) -> None:
         try:
