@@ -170,7 +170,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
 
     @property
     def role(self) -> Role:
-        if self._writer is not None:
+        if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
         return Role("standby", self._record.url if self._record else None)
 
