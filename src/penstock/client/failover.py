@@ -58,4 +58,8 @@ class Failover:
     def _leave(self, used: int) -> None:
         # Several calls fail together when a server stops; only the first of them moves on.
         if used == self._current:
-            self._current = (used + 1) % len(self._transports)
+            count = len(self._transports)
+            others = [(used + step) % count for step in range(1, count)]
+            # A server that hung may still do so, which would take seconds to notice again.
+            lively = [server for server in others if not self._hung.was_silent(server)]
+            self._current = (lively or others)[0]

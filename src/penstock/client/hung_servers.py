@@ -32,6 +32,8 @@ _PATIENCE_S: Final = 1.0
 _CALM_S: Final = 2.0
 #: Between two rounds while it does not, and how long a server has to answer.
 _ALARMED_S: Final = 0.5
+#: For how long a server that did not answer is the last choice.
+_SILENT_S: Final = 3.0
 
 
 class _Health(Struct, frozen=True):
@@ -67,6 +69,8 @@ class HungServers:
         self._waiting: set[_Waiting] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        #: When a server did not answer a question.
+        self._silent: dict[int, float] = {}
         #: One server writes and the others stand by, as far as is known.
         self._exclusive = True
 
@@ -91,6 +95,11 @@ class HungServers:
             raise ConnectionLost("it hangs, and another server writes", sent=True) from error
         finally:
             self._waiting.discard(call)
+
+    def was_silent(self, server: int) -> bool:
+        """Whether the server did not answer a question a moment ago."""
+        now = asyncio.get_running_loop().time()
+        return now - self._silent.get(server, -_SILENT_S) < _SILENT_S
 
     async def close(self) -> None:
         """Ask no more."""
@@ -117,8 +126,10 @@ class HungServers:
         alarmed = False
         try:
             while self._exclusive and (late := self._late()):
+                until = asyncio.get_running_loop().time() + _ALARMED_S
                 alarmed = await self._round(late, ask_all=alarmed)
-                await asyncio.sleep(_ALARMED_S if alarmed else _CALM_S)
+                left_s = until - asyncio.get_running_loop().time()
+                await asyncio.sleep(max(0, left_s) if alarmed else _CALM_S)
         finally:
             self._task = None
             self._look()
@@ -155,7 +166,9 @@ class HungServers:
                 reply = await self._transports[server].exchange(self._request)
             health = _decoder.decode(reply.body)
         except (TimeoutError, ConnectionLost, PenstockError, msgspec.MsgspecError):
+            self._silent[server] = asyncio.get_running_loop().time()
             return None
+        self._silent.pop(server, None)
         if health.role == "writer" and health.writer is None:
             self._exclusive = False
         return health.role

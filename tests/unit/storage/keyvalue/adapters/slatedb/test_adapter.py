@@ -14,7 +14,8 @@ from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, R
 from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import encode_writer
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
-from tests.object_stores import FaultProxy, s3_endpoint, s3_url
+from tests.fault_proxy import FaultProxy
+from tests.object_stores import s3_endpoint, s3_url
 
 
 @pytest.fixture
