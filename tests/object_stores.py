@@ -82,6 +82,8 @@ class SeaweedFS(S3Server):
         return [
             *(_weed(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.data}"),
             *("-s3", "-master.volumeSizeLimitMB=256", "-volume.max=100"),
+            # Other services, which would listen on fixed ports.
+            *("-s3.port.iceberg=0", "-s3.port.lance=0"),
             *(f"-{name}={port}" for name, port in ports.items()),
         ]
 
