@@ -58,7 +58,7 @@ async def test_a_server_that_opens_the_store_is_not_fenced_while_it_does(tmp_pat
     assert not await engine._is_vacant()
     now, watch.opened = 1.0, 2  # The lease has ended, and another server is quicker.
     assert not await engine._is_vacant()
-    now = 1.9
+    now = 2.9
     assert not await engine._is_vacant()
-    now = 2.0  # It has ended before it could write.
+    now = 3.0  # It has ended before it could write.
     assert await engine._is_vacant()
