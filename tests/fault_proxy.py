@@ -1,9 +1,15 @@
-"""A proxy before an S3 server that counts requests and fails on demand."""
+"""A proxy before an S3 server that counts requests and fails on demand.
+
+Run as a program, ``python -m tests.fault_proxy ENDPOINT SECONDS`` delays every request. It prints
+its own endpoint, and for every line of its input the number of requests so far.
+"""
 
 from __future__ import annotations
 
 import socket
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
@@ -128,3 +134,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         return
+
+
+def _run(endpoint: str, seconds: float) -> None:
+    proxy = FaultProxy(endpoint)
+    proxy.fault = lambda method, path: time.sleep(seconds)
+    print(proxy.endpoint, flush=True)
+    for _ in sys.stdin:
+        print(proxy.requests, flush=True)
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1], float(sys.argv[2]))

@@ -81,6 +81,25 @@ class TestRecords:
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
 
+    def test_a_large_removal_renews_the_lease_while_it_is_prepared(
+        self, location, opened, monkeypatch
+    ):
+        adapter = opened(location)
+        adapter.write({b"k%05d" % n: b"v" for n in range(9000)}, (), sync=True)
+        before = adapter._record.renewal
+        adapter._renewed_at -= location.lease_ms  # As if the scan of each part took a lease.
+        renew = adapter._renew
+
+        def renew_and_wait():
+            value = renew()
+            adapter._renewed_at -= location.lease_ms
+            return value
+
+        monkeypatch.setattr(adapter, "_renew", renew_and_wait)
+        adapter.write({}, [(b"k", b"l")], sync=False)
+        assert adapter._record.renewal == before + 2
+        assert list(adapter.scan(b"k", b"l")) == []
+
     @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
     def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
         self, location, opened, recent_bytes
