@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import pytest
+
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
@@ -48,13 +50,16 @@ class _Watch:
         return self.opened
 
 
-async def test_a_server_that_opens_the_store_is_not_fenced_while_it_does(tmp_path: Path) -> None:
+async def test_a_server_that_opens_the_store_is_not_fenced_while_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It renews its record only once it has opened the store."""
     location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store"))
     engine = FailoverEngine(location, EngineOptions(jitter=lambda _: 0), "http://two")
     watch, now = _Watch(), 0.0
     loop = SimpleNamespace(time=lambda: now)
-    engine._watch, engine._loop = watch, loop
+    monkeypatch.setattr(engine, "_watch", watch)
+    monkeypatch.setattr(engine, "_loop", loop)
     assert not await engine._is_vacant()
     now, watch.opened = 1.0, 2  # The lease has ended, and another server is quicker.
     assert not await engine._is_vacant()
