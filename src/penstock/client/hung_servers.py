@@ -62,7 +62,7 @@ class HungServers:
     def __init__(
         self, transports: Sequence[Exchanges], path: str, use: Callable[[int], None]
     ) -> None:
-        """``path`` is the prefix of the servers' paths; ``use`` is told which server writes."""
+        """``path`` is the prefix of the servers' paths; ``use`` receives the one that writes."""
         self._transports = transports
         self._request = Request("GET", f"{path}/healthz")
         self._use = use

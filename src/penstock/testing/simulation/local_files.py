@@ -1,6 +1,6 @@
 """Simulates the key-value engine over a store in files.
 
-The thread that writes message files works in steps between commits, and checkpoints run at once.
+The thread that writes message files works in steps between commits, and checkpoints run synchronously.
 
 - A power loss keeps of the newest journal everything up to its last sync, and any sectors of the
   rest. Message files that no checkpoint has synced are missing, empty or zero, and the directories
@@ -47,7 +47,7 @@ class _NoThread:
 
 
 class _SteppedFiles(FilesAdapter):
-    """Writes message files when it is told to, and checkpoints at once."""
+    """Writes message files in ``step`` only, and runs checkpoints synchronously."""
 
     checkpoint_bytes: int
 

@@ -49,7 +49,7 @@ class LocalSlateDB(LocalStore):
 
     def _survivor(self) -> LocalSlateDB:
         successor = self._successor or LocalSlateDB(self._seed + 1, self.folder)
-        # The binding lives on. It is fenced by now, so ending it changes nothing.
+        # The old handle is fenced by now, so closing it changes nothing.
         with suppress(uniffi.Error, TimeoutError):
             wait(self._inner._db.shutdown())
         return successor
