@@ -1,6 +1,7 @@
 """Simulates the key-value engine over a store in files.
 
-The thread that writes message files works in steps between commits, and checkpoints run synchronously.
+The thread that writes message files works in steps between commits, and checkpoints run
+synchronously.
 
 - A power loss keeps of the newest journal everything up to its last sync, and any sectors of the
   rest. Message files that no checkpoint has synced are missing, empty or zero, and the directories
