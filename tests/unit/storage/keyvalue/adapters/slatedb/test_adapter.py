@@ -1,5 +1,6 @@
 """The SlateDB adapter: fencing, the writer record, bounded waits and typed errors."""
 
+import os
 import threading
 from urllib.parse import urlsplit
 
@@ -7,8 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import NotWriter, StoreBusy, StoreFull, StoreLocked, StoreUnavailable
+from penstock.storage.keyvalue.adapters.slatedb import adapter as adapter_module
 from penstock.storage.keyvalue.adapters.slatedb import conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
+from penstock.storage.keyvalue.adapters.slatedb.binding import wait
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
 from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
@@ -181,6 +184,23 @@ class TestWriters:
 
 
 class TestObjectStore:
+    def test_a_disk_cache_saves_requests_after_a_restart(self, proxy, tmp_path):
+        without = on_s3(proxy, lease_ms=600_000)
+        cached = replace(without, cache_path=str(tmp_path / "cache"))
+        keys = [b"k%05d" % number for number in range(3000)]
+        adapter = SlateDBAdapter(cached, id="1")
+        adapter.write({key: os.urandom(500) for key in keys}, (), sync=True)
+        wait(adapter._db.flush_with_options(adapter_module._MEMTABLE))
+        adapter.close()
+        requests = {}
+        for location in (without, cached):
+            adapter = SlateDBAdapter(location, id="2")
+            before = proxy.methods["GET"]
+            assert [key for key, _ in adapter.scan(b"k", b"l")] == keys
+            requests[location] = proxy.methods["GET"] - before
+            adapter.close()
+        assert requests[cached] < requests[without]
+
     def test_a_bucket_that_ignores_conditions_is_refused(self, proxy):
         proxy.without_conditions = True
         with pytest.raises(StoreUnavailable, match="conditional"):
