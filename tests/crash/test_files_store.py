@@ -34,6 +34,8 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX
 from penstock.storage.keyvalue.repair import accept_loss, examine
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
+from penstock.testing.simulation.local_files import LocalFiles
+from penstock.testing.simulation.local_stores import LocalStore
 from tests.crash.program import ALL, TENANT, Program, everything, states
 from tests.live_copy import copy_store
 
@@ -373,3 +375,19 @@ async def test_the_directories_agree_with_the_engine_after_a_random_program(
         expected |= {id_: "failed" for id_, where in dead.items() if where == ["available"]}
         assert seen == expected
     await engine.close()
+
+
+@law("P1", "X1")
+@pytest.mark.parametrize("seed", range(12))
+def test_commits_that_a_kill_left_unsynced_may_be_lost_with_the_power(seed: int) -> None:
+    """They are not damage, although the process that opened the store read them."""
+    store: LocalStore = LocalFiles(seed)
+    try:
+        for sync in (True, False):
+            store.write({b"key%d" % sync: b"x" * 5000}, (), sync)
+        store = store.process_loss()
+        store.write({b"later": b"x"}, (), False)
+        store = store.power_loss()
+        assert store.get(b"key1") == b"x" * 5000
+    finally:
+        store.remove()

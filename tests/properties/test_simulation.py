@@ -27,6 +27,18 @@ def test_keyvalue_keeps_the_laws_in_every_interleaving(first_seed: int) -> None:
     assert report.faults.total() > 0
 
 
+@pytest.mark.slow  # Real files.
+@pytest.mark.timeout(600)  # A loaded machine takes ten times as long.
+@pytest.mark.parametrize("engine, seeds", [("files", 30), ("slatedb", 10)])
+def test_real_adapters_keep_the_laws_in_every_interleaving(engine: str, seeds: int) -> None:
+    report = simulate(simulation_of(engine), first_seed=1, seeds=seeds, steps=40)
+    for failure in report.failures:
+        print(failure.shortest, *failure.shortest_violations, sep="\n")
+    assert report.failures == []
+    assert report.interleavings == seeds
+    assert len(report.faults) > 2
+
+
 @pytest.mark.slow  # Every statement of every server waits for the one before it.
 @pytest.mark.timeout(600)  # A loaded machine takes ten times as long.
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])

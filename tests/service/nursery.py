@@ -2,9 +2,10 @@
 
 Run as a program it reads commands from its standard input, one a line, and answers each with a
 line of JSON: ``start ARGUMENTS…`` forks a child that runs ``penstock serve ARGUMENTS…`` as the
-command line would, ``kill`` is kill -9, ``stop`` is SIGTERM. A server then begins in some
+command line would, ``kill PID`` is kill -9, ``stop PID`` is SIGTERM. A server then begins in some
 milliseconds instead of a second of importing, which makes room for more kills. What the child
-prints, its announcement, comes between the answers. At the end of the input the child is killed.
+prints, its announcement, comes between the answers. At the end of the input all children are
+killed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ SILENCE_S = 60
 
 
 class Nursery:
-    """The other side: servers on demand, one at a time."""
+    """The other side: servers on demand, started and ended one at a time."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
+        self._log = log
+        self._newest = 0
 
     @classmethod
     async def open(cls, folder: Path) -> Self:
@@ -41,7 +44,7 @@ class Nursery:
                 stderr=log,
                 cwd=folder,
             )
-        return cls(process)
+        return cls(process, folder / "server.log")
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,20 +56,21 @@ class Nursery:
 
     async def start(self, *args: str) -> int:
         """Fork a server; returns its pid. It is not up yet."""
-        return (await self._ask(f"start {' '.join(args)}", "pid"))["pid"]
+        self._newest = (await self._ask(f"start {' '.join(args)}", "pid"))["pid"]
+        return self._newest
 
     async def ready(self) -> str:
         """The server's URL, once it answers."""
         return (await self._answer("url"))["url"]
 
-    async def kill(self) -> None:
-        """kill -9, whatever it was doing."""
-        ended = await self._ask("kill", "code")
+    async def kill(self, pid: int = 0) -> None:
+        """kill -9, whatever it was doing; the newest, if no pid is given."""
+        ended = await self._ask(f"kill {pid or self._newest}", "code")
         assert ended["code"] == -signal.SIGKILL, f"it had ended by itself: {ended}"
 
-    async def stop(self) -> int:
+    async def stop(self, pid: int = 0) -> int:
         """SIGTERM; returns the exit code."""
-        return (await self._ask("stop", "code"))["code"]
+        return (await self._ask(f"stop {pid or self._newest}", "code"))["code"]
 
     async def _ask(self, command: str, key: str) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -75,13 +79,16 @@ class Nursery:
 
     async def _answer(self, key: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        async with asyncio.timeout(SILENCE_S):
-            while True:
-                line = await self._process.stdout.readline()
-                assert line, "the nursery has ended"
-                answer = json.loads(line)
-                if key in answer:
-                    return answer
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                while True:
+                    line = await self._process.stdout.readline()
+                    assert line, "the nursery has ended"
+                    answer = json.loads(line)
+                    if key in answer:
+                        return answer
+        except TimeoutError:
+            raise AssertionError(f"no {key}: {self._log.read_text()[-4000:]}") from None
 
 
 def _serve(args: list[str]) -> None:
@@ -112,22 +119,28 @@ def _run() -> None:
     import penstock.storage.sql.mysql.adapter
     import penstock.storage.sql.postgresql.adapter  # noqa: F401
 
-    child = 0
-    signals = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "": signal.SIGKILL}
+    children: set[int] = set()
+    signals = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
     while True:
         command, *args = (sys.stdin.readline().strip() or " ").split(" ")
         if command == "start":
             child = os.fork()
             if not child:
                 _serve(args)
+            children.add(child)
             _tell(pid=child)
-        elif child:
-            os.kill(child, signals[command])
-            _, status = os.waitpid(child, 0)
-            child = 0
-            _tell(code=os.waitstatus_to_exitcode(status))
+        for child in [int(args[0])] if command in signals else []:
+            children.discard(child)
+            _tell(code=_end(child, signals[command]))
         if not command:
+            for child in children:
+                _end(child, signal.SIGKILL)
             return
+
+
+def _end(child: int, number: signal.Signals) -> int:
+    os.kill(child, number)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def connect(
             ...  # closes it at the end
 
     Several URLs, as a list or separated by commas, are servers of one store: if one cannot be
-    reached or is not ready, calls go to the next. A call is repeated there only if it may be
-    repeated on the same server.
+    reached or is not ready, or hangs while another one writes, calls go to the next. A call is
+    repeated there only if it may be repeated on the same server.
 
     ``credential`` is an API key or a JWT; the URL may contain it instead, as
     ``https://:KEY@host``. For one that changes it is ``file:/path``, read again when the file
@@ -55,7 +55,7 @@ def connect(
     transports = [
         make(address, _credential(credential, address), tls, checked) for address in addresses
     ]
-    exchanges = transports[0] if len(transports) == 1 else Failover(transports)
+    exchanges = transports[0] if len(transports) == 1 else Failover(transports, addresses[0].path)
     place = ", ".join(address.url for address in addresses)
     return Client(Calls(exchanges, place, checked), addresses[0], checked)
 

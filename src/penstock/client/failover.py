@@ -1,7 +1,8 @@
 """Failover: several servers of one store, of which one is in use at a time.
 
-It only chooses the server of the next exchange. ``penstock.client.calling`` decides whether a
-request is sent again, by the same rules as with one server, so no call takes effect twice.
+It only chooses the server of the next exchange, and gives up an exchange whose server hangs while
+another one writes (``hung_servers``). ``penstock.client.calling`` decides whether a request is sent
+again, by the same rules as with one server, so no call takes effect twice.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from penstock.client.connection import ConnectionLost
 from penstock.client.http import Reply
+from penstock.client.hung_servers import HungServers
 from penstock.client.transport import Exchanges, Request
 
 __all__ = ["Failover"]
@@ -23,8 +25,10 @@ _UNAVAILABLE: Final = frozenset({502, 503, 504})
 class Failover:
     """Exchanges with the first server that answers; the next one after a failure."""
 
-    def __init__(self, transports: Sequence[Exchanges]) -> None:
+    def __init__(self, transports: Sequence[Exchanges], path: str = "") -> None:
+        """``path`` is the prefix of the servers' paths."""
         self._transports = tuple(transports)
+        self._hung = HungServers(self._transports, path, self._use)
         self._current = 0
         self.is_closed = False
         """Whether the client was closed."""
@@ -33,7 +37,8 @@ class Failover:
         """Send the request once, to the server in use; ``ConnectionLost`` if no reply comes."""
         used = self._current
         try:
-            reply = await self._transports[used].exchange(request)
+            async with self._hung.watched(used, request):
+                reply = await self._transports[used].exchange(request)
         except ConnectionLost:
             self._leave(used)
             raise
@@ -44,9 +49,17 @@ class Failover:
     async def close(self) -> None:
         """Close the connections to all servers."""
         self.is_closed = True
+        await self._hung.close()
         await asyncio.gather(*(transport.close() for transport in self._transports))
+
+    def _use(self, server: int) -> None:
+        self._current = server
 
     def _leave(self, used: int) -> None:
         # Several calls fail together when a server stops; only the first of them moves on.
         if used == self._current:
-            self._current = (used + 1) % len(self._transports)
+            count = len(self._transports)
+            others = [(used + step) % count for step in range(1, count)]
+            # A server that hung may still do so, which would take seconds to notice again.
+            lively = [server for server in others if not self._hung.was_silent(server)]
+            self._current = (lively or others)[0]

@@ -154,6 +154,13 @@ class FaultyAdapter:
         """Every pair as it was written, ignoring faults."""
         return dict(self._map.scan(b"", b"\xff" * 16))
 
+    def fence(self) -> None:
+        """This disk has one writer."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Nothing is left of it."""
+
     @property
     def _attempted(self) -> list[Written]:
         return self.journal if self.doubtful is None else [*self.journal, self.doubtful]

@@ -128,6 +128,9 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self._record: WriterRecord | None = None
         self._changed_at = self._loop.time()
         self._extra_s = 0.0
+        self._epoch = 0
+        #: How often others began to open the store since the record was renewed.
+        self._openings = 0
         self._writer: KeyValueEngine | None = None
         self._view: KeyValueEngine | None = None
         self._viewed_at = 0.0
@@ -170,7 +173,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
 
     @property
     def role(self) -> Role:
-        if self._writer is not None:
+        if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
         return Role("standby", self._record.url if self._record else None)
 
@@ -239,19 +242,38 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
     async def _is_vacant(self) -> bool:
         """Whether the store has no writer, or one that was silent for its lease."""
         try:
-            record = await asyncio.to_thread(self._watch.writer)
+            return await self._has_no_writer()
         except StoreError:
             # This server cannot reach the store; the writer may well be able to.
             self._changed_at = self._loop.time()
             raise
-        now = self._loop.time()
-        if record != self._record:
-            self._record, self._changed_at = record, now
-            # Servers that stand by see the same silence, and the last to open fences the others.
-            self._extra_s = self._options.jitter(int(2000 * self._watch.poll_s)) / 1000
-        if record is None or record.is_gone:
+
+    async def _has_no_writer(self) -> bool:
+        record = await asyncio.to_thread(self._watch.writer)
+        if record is None:
             return True
-        return now - self._changed_at >= record.lease_ms / 1000 + self._extra_s
+        if self._record is None or record.id != self._record.id:
+            self._epoch = await asyncio.to_thread(self._watch.epoch)
+        if record != self._record:
+            self._record, self._changed_at, self._openings = record, self._loop.time(), 0
+            self._extra_s = self._options.jitter(int(1000 * self._watch.poll_s)) / 1000
+        if self._loop.time() - self._changed_at < self._patience_s(record):
+            return False
+        # Servers that stand by see the same silence. Opening takes a moment, and the last one to
+        # open would fence the others, so it is left to the first one.
+        epoch = await asyncio.to_thread(self._watch.epoch)
+        if epoch == self._epoch:
+            return True
+        self._epoch, self._changed_at = epoch, self._loop.time()
+        self._openings += 1
+        return False
+
+    def _patience_s(self, record: WriterRecord) -> float:
+        """How long the record may stay as it is. Each opening doubles it: they may be slow."""
+        if record.is_gone and not self._openings:
+            return 0.0
+        silent_ms = min(record.lease_ms << self._openings, self._location.timeout_ms)
+        return max(silent_ms, record.lease_ms) / 1000 + self._extra_s
 
     async def _take_over(self) -> None:
         adapter = await asyncio.to_thread(

@@ -15,6 +15,8 @@ __all__ = ["ENGINES", "opened_simulation", "simulation_of"]
 #: Engine family to "module:name" of its simulation, imported on demand.
 _SIMULATIONS: Final = {
     "keyvalue": "penstock.testing.simulation.keyvalue:SIMULATION",
+    "files": "penstock.testing.simulation.local_files:SIMULATION",
+    "slatedb": "penstock.testing.simulation.local_slatedb:SIMULATION",
 }
 #: Engines that are simulated on a real database, by the scheme of its URL.
 _DATABASES: Final = ("postgresql", "mysql")

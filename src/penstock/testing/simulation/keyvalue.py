@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError, StoreError
@@ -51,6 +51,9 @@ from penstock.testing.simulation.program import Fault, Program
 from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.world import World
 
+if TYPE_CHECKING:
+    from penstock.testing.simulation.local_stores import LocalStore
+
 __all__ = ["SIMULATION", "SimulatedDisk", "orphans", "run"]
 
 #: A power loss keeps a prefix of the unsynced writes; a kill keeps all writes; a restart closes the
@@ -66,6 +69,10 @@ _NEVER_MS: Final = 10**13
 _OWN: Final = 0x07
 #: Errors that a keeper may have while disks fail.
 _EXCUSED: Final = ("CommitFailed", "StoreClosed", "StoreUnavailable")
+
+
+#: A disk that fails, in memory or real.
+FailingAdapter: TypeAlias = "FaultyAdapter | LocalStore"
 
 
 class SimulatedDisk:
@@ -142,7 +149,11 @@ class _Session:
     """One run of one program."""
 
     def __init__(
-        self, program: Program, loop: SimulatedLoop, disk: Callable[[SimulatedLoop], SimulatedDisk]
+        self,
+        program: Program,
+        loop: SimulatedLoop,
+        disk: Callable[[SimulatedLoop], SimulatedDisk],
+        adapter: Callable[[int], FailingAdapter],
     ) -> None:
         self._program = program
         mirrored = program.seed % MIRRORED_ONE_IN == 0
@@ -169,7 +180,7 @@ class _Session:
         ahead = not mirrored and self._random.random() < 0.5
         self._inline_evaluations = 0 if ahead else INLINE_EVALUATIONS
         self._comparison = Comparison(Oracle(self._options)) if mirrored else None
-        self._adapter = FaultyAdapter(seed=program.seed, inline=False)
+        self._adapter = adapter(program.seed)
         self._store: _Store | None = None
         self._striking: set[asyncio.Task[None]] = set()
         self._left = list(program.faults)
@@ -222,6 +233,7 @@ class _Session:
         for tenant in TENANTS:
             found += await judge_store(broker.for_tenant(tenant), self.clock)
         await self._close()
+        self._adapter = self._adapter.process_loss()
         await self._open(keepers=False)
         for tenant, seen in zip(TENANTS, before, strict=True):
             after = await picture(self._up.broker.for_tenant(tenant))
@@ -237,6 +249,10 @@ class _Session:
             self._loop.frozen = False
             return [] if where is None else [f"the state differs from the oracle's: {where}"]
         return comparison.differences
+
+    def remove(self) -> None:
+        """Remove what the run has left on a real disk."""
+        self._adapter.remove()
 
     # -- opening and losing ------------------------------------------------------------
 
@@ -293,6 +309,9 @@ class _Session:
         match kind:
             case "power_loss":
                 await self._lose(self._adapter.power_loss)
+            case "fence":
+                self._adapter.fence()
+                await self._restart_when_noticed()
             case "kill":
                 await self._lose(self._adapter.process_loss)
             case "restart":
@@ -325,7 +344,7 @@ class _Session:
                 break
         await self._lose(self._adapter.process_loss)
 
-    async def _lose(self, survivor: Callable[[], FaultyAdapter]) -> None:
+    async def _lose(self, survivor: Callable[[], FailingAdapter]) -> None:
         """End the process abruptly, and reopen the store from what is left on the disk."""
         self.world.lose()
         self.world.history.next_run()
@@ -339,13 +358,19 @@ class _Session:
         await self._open()
 
 
+def _in_memory(seed: int) -> FailingAdapter:
+    return FaultyAdapter(seed=seed, inline=False)
+
+
 def run(
-    program: Program, disk: Callable[[SimulatedLoop], SimulatedDisk] = SimulatedDisk
+    program: Program,
+    disk: Callable[[SimulatedLoop], SimulatedDisk] = SimulatedDisk,
+    adapter: Callable[[int], FailingAdapter] = _in_memory,
 ) -> Outcome:
     """Run one program on its own loop; a test may pass a faulty ``disk``."""
     # A loop without sockets lacks methods that typeshed declares abstract.
     loop = SimulatedLoop(program.seed)  # type: ignore[abstract]
-    session = _Session(program, loop, disk)
+    session = _Session(program, loop, disk, adapter)
     with _silence():
         try:
             found = loop.run_until_complete(loop.create_task(session.run(), name="session"))
@@ -353,6 +378,7 @@ def run(
             found = [*session.world.violations, f"{type(error).__name__}: {error}"]
         finally:
             loop.close()
+            session.remove()
     return Outcome(
         tuple(found), loop.trace, loop.turns, dict(session.world.verbs), dict(session.faults)
     )

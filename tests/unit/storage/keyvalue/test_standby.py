@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
+
+import pytest
 
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
+from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
 from penstock.storage.keyvalue.standby import FailoverEngine
 from penstock.testing.laws import law
 
@@ -28,3 +32,38 @@ async def test_one_writes_and_the_other_stands_by(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
         for engine in engines:
             await engine.close()
+
+
+class _Watch:
+    """A watch whose answers a test sets."""
+
+    poll_s = 0.1
+
+    def __init__(self) -> None:
+        self.record = WriterRecord("1", "http://one", "elsewhere", 1, 1, lease_ms=1000)
+        self.opened = 1
+
+    def writer(self) -> WriterRecord:
+        return self.record
+
+    def epoch(self) -> int:
+        return self.opened
+
+
+async def test_a_server_that_opens_the_store_is_not_fenced_while_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It renews its record only once it has opened the store."""
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store"))
+    engine = FailoverEngine(location, EngineOptions(jitter=lambda _: 0), "http://two")
+    watch, now = _Watch(), 0.0
+    loop = SimpleNamespace(time=lambda: now)
+    monkeypatch.setattr(engine, "_watch", watch)
+    monkeypatch.setattr(engine, "_loop", loop)
+    assert not await engine._is_vacant()
+    now, watch.opened = 1.0, 2  # The lease has ended, and another server is quicker.
+    assert not await engine._is_vacant()
+    now = 2.9
+    assert not await engine._is_vacant()
+    now = 3.0  # It has ended before it could write.
+    assert await engine._is_vacant()

@@ -121,13 +121,14 @@ def open_journal(folder: Path, found: Recovered, *, salvaging: bool) -> Journal:
     path = journal_path(folder, found.number)
     if salvaging:
         _set_aside(folder, found)
-    if path.stat().st_size > found.size:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+    # A killed process leaves frames that are not synced. New frames will say that they are.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        if path.stat().st_size > found.size:
             os.ftruncate(descriptor, found.size)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     return Journal(path, found.number, found.salt, found.size, found.end)
 
 

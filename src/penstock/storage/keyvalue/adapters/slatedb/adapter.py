@@ -59,8 +59,9 @@ _CACHE_BYTES: Final = 64 * 1024 * 1024
 #: every few seconds: commits are quick there, and so is their replay.
 _COMMITS_PER_TABLE: Final = 256
 _LOCAL_TABLE_EVERY_S: Final = 10.0
-#: Keys of a removed range that are read at a time.
-_REMOVED_AT_ONCE: Final = 1024
+#: After so many keys of a removed range, the writer looks whether its lease has to be renewed: the
+#: batch takes 10 µs per key, and the lease would end during the removal of a large queue.
+_REMOVED_AT_ONCE: Final = 4096
 _OFFSET_BYTES: Final = 8
 _WAL: Final = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
 _MEMTABLE: Final = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
@@ -193,7 +194,17 @@ class SlateDBAdapter(Reads):
             for key in keys if keys is not None else (key for key, _ in self.scan(start, end)):
                 batch.delete(key)
                 gone[key] = None
+                if len(gone) % _REMOVED_AT_ONCE == 0:
+                    self._renew_if_late()
         return gone
+
+    def _renew_if_late(self) -> None:
+        """Keep the lease with a commit of its own, while a large batch is being prepared."""
+        began = time.monotonic()
+        if began - self._renewed_at > self._lease_s / RENEWALS_PER_LEASE:
+            wait(self._db.put(WRITER_KEY, self._renew()), self._timeout_s)
+            wait(self._db.flush_with_options(_WAL), self._timeout_s)
+            self._valid_until = began + self._lease_s
 
     def _renew(self) -> bytes:
         self._renewed_at = time.monotonic()

@@ -9,7 +9,11 @@ from typing import Any, Final
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
-from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_reader
+from penstock.storage.keyvalue.adapters.slatedb.object_store import (
+    build_store,
+    db_path,
+    open_reader,
+)
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord, decode_writer
 from penstock.storage.keyvalue.keys import WRITER_KEY
 
@@ -47,6 +51,17 @@ class Watch:
         except TimeoutError as error:
             raise store_error(self._location.name, error) from error
         return None if value is None else decode_writer(value)
+
+    def epoch(self) -> int:
+        """How often the store was opened for writing. Opening begins with raising this number."""
+        try:
+            admin = uniffi.AdminBuilder(
+                db_path(self._location), build_store(self._location)
+            ).build()
+            manifest = wait(admin.read_manifest(None), self._location.timeout_ms / 1000)
+        except (uniffi.Error, TimeoutError) as error:
+            raise store_error(self._location.name, error) from error
+        return 0 if manifest is None else int(manifest.writer_epoch)
 
     def is_silent(self, seconds: float) -> bool:
         """Whether the writer is gone or does not renew its record for ``seconds``."""

@@ -1,5 +1,6 @@
 """The SlateDB adapter: fencing, the writer record, bounded waits and typed errors."""
 
+import os
 import threading
 from urllib.parse import urlsplit
 
@@ -7,14 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import NotWriter, StoreBusy, StoreFull, StoreLocked, StoreUnavailable
+from penstock.storage.keyvalue.adapters.slatedb import adapter as adapter_module
 from penstock.storage.keyvalue.adapters.slatedb import conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
+from penstock.storage.keyvalue.adapters.slatedb.binding import wait
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
 from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import encode_writer
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
-from tests.object_stores import FaultProxy, s3_endpoint, s3_url
+from tests.fault_proxy import FaultProxy
+from tests.object_stores import s3_endpoint, s3_url
 
 
 @pytest.fixture
@@ -79,6 +83,25 @@ class TestRecords:
         kept = [(payload(0), b"p"), (payload(1), b"p"), (payload(9), b"new")]
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
+
+    def test_a_large_removal_renews_the_lease_while_it_is_prepared(
+        self, location, opened, monkeypatch
+    ):
+        adapter = opened(location)
+        adapter.write({b"k%05d" % n: b"v" for n in range(9000)}, (), sync=True)
+        before = adapter._record.renewal
+        adapter._renewed_at -= location.lease_ms  # As if the scan of each part took a lease.
+        renew = adapter._renew
+
+        def renew_and_wait():
+            value = renew()
+            adapter._renewed_at -= location.lease_ms
+            return value
+
+        monkeypatch.setattr(adapter, "_renew", renew_and_wait)
+        adapter.write({}, [(b"k", b"l")], sync=False)
+        assert adapter._record.renewal == before + 2
+        assert list(adapter.scan(b"k", b"l")) == []
 
     @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
     def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
@@ -161,6 +184,23 @@ class TestWriters:
 
 
 class TestObjectStore:
+    def test_a_disk_cache_saves_requests_after_a_restart(self, proxy, tmp_path):
+        without = on_s3(proxy, lease_ms=600_000)
+        cached = replace(without, cache_path=str(tmp_path / "cache"))
+        keys = [b"k%05d" % number for number in range(3000)]
+        adapter = SlateDBAdapter(cached, id="1")
+        adapter.write({key: os.urandom(500) for key in keys}, (), sync=True)
+        wait(adapter._db.flush_with_options(adapter_module._MEMTABLE))
+        adapter.close()
+        requests = {}
+        for location in (without, cached):
+            adapter = SlateDBAdapter(location, id="2")
+            before = proxy.methods["GET"]
+            assert [key for key, _ in adapter.scan(b"k", b"l")] == keys
+            requests[location] = proxy.methods["GET"] - before
+            adapter.close()
+        assert requests[cached] < requests[without]
+
     def test_a_bucket_that_ignores_conditions_is_refused(self, proxy):
         proxy.without_conditions = True
         with pytest.raises(StoreUnavailable, match="conditional"):
