@@ -6,6 +6,7 @@ take turns, so dropping the oldest payloads costs nothing per payload.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 __all__ = ["RECENT_BYTES", "RecentPayloads"]
@@ -34,7 +35,10 @@ class RecentPayloads:
         self._newer[offset] = payload
         self._size += len(payload)
 
-    def get(self, offset: int) -> bytes | None:
-        """The payload, or None if it has to be read from the store."""
-        found = self._newer.get(offset)
-        return self._older.get(offset) if found is None else found
+    def get_many(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """The payloads; None for each that has to be read from the store."""
+        newer, older = self._newer, self._older
+        return [
+            older.get(offset) if (found := newer.get(offset)) is None else found
+            for offset in offsets
+        ]

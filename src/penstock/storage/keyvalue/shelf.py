@@ -38,6 +38,7 @@ from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     array,
     read_available,
+    read_available_encoded,
     read_in_flight,
     read_settled,
 )
@@ -436,10 +437,8 @@ class Shelf:
 
     def _waiting_entries(self, value: bytes) -> list[Entry]:
         if not self._dead_letters:
-            return [
-                Entry.waiting(message_id, claim_id, attempts, metadata)
-                for message_id, claim_id, attempts, metadata in read_available(value)[0]
-            ]
+            # Not Entry.waiting, which packs again what is in the record: half of the time.
+            return [Entry(*fields) for fields in read_available_encoded(value)]
         out = []
         for message_id, claim_id, at, attempts, metadata in read_settled(value):
             entry = Entry.waiting(message_id, claim_id, attempts, metadata)

@@ -1,0 +1,58 @@
+"""Interruptions: what cuts a waiting call, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.server.interruption import Interrupted, Interruption, StopSignal
+
+
+async def test_a_cut_ends_the_block():
+    with pytest.raises(Interrupted), Interruption() as interruption:
+        asyncio.get_running_loop().call_soon(interruption.cut)
+        await asyncio.Event().wait()
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_cut_after_the_block_does_nothing():
+    with Interruption() as interruption:
+        asyncio.get_running_loop().call_soon(interruption.cut)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_cut_that_the_block_ignores_leaves_no_cancellation():
+    with Interruption() as interruption:
+        interruption.cut()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_cancellation_from_elsewhere_is_not_swallowed():
+    interruption = None
+
+    async def work() -> None:
+        nonlocal interruption
+        with Interruption() as interruption:
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    interruption.cut()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_stop_signal_cuts_what_waits():
+    stopping = StopSignal()
+    with pytest.raises(Interrupted), Interruption() as interruption:
+        stopping.waiting.add(interruption)
+        asyncio.get_running_loop().call_soon(stopping.set)
+        await asyncio.Event().wait()
+    assert stopping.is_set()
