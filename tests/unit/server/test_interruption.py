@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from penstock.server.interruption import Interrupted, Interruption, StopSignal
 
 
-async def test_a_cut_ends_the_block():
-    with pytest.raises(Interrupted), Interruption() as interruption:
-        asyncio.get_running_loop().call_soon(interruption.cut)
+async def interrupted_by(begin: Callable[[Interruption], object]) -> None:
+    """Wait forever, after ``begin`` has been called."""
+    with Interruption() as interruption:
+        begin(interruption)
         await asyncio.Event().wait()
+
+
+async def test_a_cut_ends_the_block():
+    loop = asyncio.get_running_loop()
+    with pytest.raises(Interrupted):
+        await interrupted_by(lambda interruption: loop.call_soon(interruption.cut))
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -51,8 +59,7 @@ async def test_a_cancellation_from_elsewhere_is_not_swallowed():
 
 async def test_the_stop_signal_cuts_what_waits():
     stopping = StopSignal()
-    with pytest.raises(Interrupted), Interruption() as interruption:
-        stopping.waiting.add(interruption)
-        asyncio.get_running_loop().call_soon(stopping.set)
-        await asyncio.Event().wait()
+    asyncio.get_running_loop().call_soon(stopping.set)
+    with pytest.raises(Interrupted):
+        await interrupted_by(stopping.waiting.add)
     assert stopping.is_set()
