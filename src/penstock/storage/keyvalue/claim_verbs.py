@@ -89,7 +89,8 @@ class ClaimVerbs(CopyingVerbs, Engine):
             size = sum(map(_message_size, deliveries))
             self._unanswered += size
             if deliveries or self._core.stage.has_work:
-                await self._committer.commit()
+                # A consumer has work to do; a producer only learns that its message is stored.
+                await self._committer.commit(is_first=True)
         except asyncio.CancelledError:
             self._abandoned.release(tenant, queue, deliveries or ())
             raise

@@ -9,16 +9,14 @@ from typing import cast
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum, checksums
 from penstock.model.message import Message
-from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["payloads_of", "read_payload"]
 
 
-def payloads_of(stage: Stage, entries: list[Entry]) -> list[bytes]:
-    """The payloads of these deliveries."""
-    messages = [entry.message for entry in entries]
+def payloads_of(stage: Stage, messages: list[Message]) -> list[bytes]:
+    """The payloads of these messages."""
     offsets = [message.offset for message in messages]
     found = stage.recent_payloads.get_many(offsets)
     missing = [index for index, value in enumerate(found) if value is None]
