@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
 from penstock.storage.keyvalue.publish import owned
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.read_ahead import read_ahead
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import settle, settle_some
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
@@ -96,7 +97,20 @@ class ClaimVerbs(CopyingVerbs, Engine):
             raise
         finally:
             self._unanswered -= size
+        if len(deliveries) == limit and self._may_read_ahead(state, deliveries):
+            # After this task has sent its reply.
+            asyncio.get_running_loop().call_soon(self._read_ahead, state)
         return deliveries
+
+    def _may_read_ahead(self, queue: Queue, deliveries: Sequence[Delivery]) -> bool:
+        """Whether the next claim probably reads payloads in the order of the queue, as this did."""
+        if self._core.adapter.inline or queue.partitions is not None or queue.is_dead_letter:
+            return False
+        return not self._core.stage.recent_payloads.holds(deliveries[-1].message.offset)
+
+    def _read_ahead(self, queue: Queue) -> None:
+        if not self._changes.under_way and not queue.deleted:
+            read_ahead(queue)
 
     async def settle(
         self,
