@@ -97,7 +97,7 @@ class ClaimVerbs(CopyingVerbs, Engine):
             raise
         finally:
             self._unanswered -= size
-        if len(deliveries) == limit and self._may_read_ahead(state, deliveries):
+        if deliveries and len(deliveries) == limit and self._may_read_ahead(state, deliveries):
             # After this task has sent its reply.
             asyncio.get_running_loop().call_soon(self._read_ahead, state)
         return deliveries
