@@ -97,16 +97,20 @@ class ClaimVerbs(CopyingVerbs, Engine):
             raise
         finally:
             self._unanswered -= size
-        if deliveries and len(deliveries) == limit and self._may_read_ahead(state, deliveries):
-            # After this task has sent its reply.
-            asyncio.get_running_loop().call_soon(self._read_ahead, state)
+        if deliveries and len(deliveries) == limit and selector is None:
+            self._expect_another(state, deliveries[-1])
         return deliveries
 
-    def _may_read_ahead(self, queue: Queue, deliveries: Sequence[Delivery]) -> bool:
-        """Whether the next claim probably reads payloads in the order of the queue, as this did."""
-        if self._core.adapter.inline or queue.partitions is not None or queue.is_dead_letter:
-            return False
-        return not self._core.stage.recent_payloads.holds(deliveries[-1].message.offset)
+    def _expect_another(self, queue: Queue, last: Delivery) -> None:
+        """Read ahead if the next claim probably reads payloads from a local disk, as this did."""
+        if (
+            self._core.adapter.durability == "fsync"
+            and queue.partitions is None
+            and not queue.is_dead_letter
+            and not self._core.stage.recent_payloads.holds(last.message.offset)
+        ):
+            # After this task has sent its reply.
+            asyncio.get_running_loop().call_soon(self._read_ahead, queue)
 
     def _read_ahead(self, queue: Queue) -> None:
         if not self._changes.under_way and not queue.deleted:
