@@ -140,6 +140,18 @@ async def test_verbs_of_one_turn_share_a_commit(rig: Rig, disk: Disk) -> None:
     assert [len(batch) for batch in disk.batches] == [10]
 
 
+async def test_a_caller_that_is_first_is_answered_before_the_others(rig: Rig, disk: Disk) -> None:
+    answered: list[str] = []
+    for name, is_first in (("publish", False), ("claim", True), ("settle", False)):
+        rig.stage.put(name.encode(), b"")
+        waiting = rig.committer.commit(is_first=is_first)
+        waiting.add_done_callback(lambda _, name=name: answered.append(name))
+    disk.gate.release()
+    await waiting
+    assert answered == ["claim", "publish", "settle"]
+    assert len(disk.batches) == 1
+
+
 async def test_only_a_commit_that_nobody_wants_synced_is_not(rig: Rig, disk: Disk) -> None:
     disk.gate.release(2)
     assert await rig.put(b"a", sync=False) == "os"
