@@ -142,12 +142,14 @@ async def test_verbs_of_one_turn_share_a_commit(rig: Rig, disk: Disk) -> None:
 
 async def test_a_caller_that_is_first_is_answered_before_the_others(rig: Rig, disk: Disk) -> None:
     answered: list[str] = []
-    for name, is_first in (("publish", False), ("claim", True), ("settle", False)):
+
+    async def verb(name: str, *, is_first: bool = False) -> None:
         rig.stage.put(name.encode(), b"")
-        waiting = rig.committer.commit(is_first=is_first)
-        waiting.add_done_callback(lambda _, name=name: answered.append(name))
+        await rig.committer.commit(is_first=is_first)
+        answered.append(name)
+
     disk.gate.release()
-    await waiting
+    await asyncio.gather(verb("publish"), verb("claim", is_first=True), verb("settle"))
     assert answered == ["claim", "publish", "settle"]
     assert len(disk.batches) == 1
 
