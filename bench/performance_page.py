@@ -17,7 +17,7 @@ __all__ = ["pages"]
 _ROOT: Final = Path(__file__).parents[1]
 _BEGIN: Final = "<!-- {}: made by `make figures` -->\n"
 _END: Final = "<!-- end of {} -->\n"
-_OURS: Final = {"penstock": "Penstock", "penstock-consume": "with `consume()`"}
+_OURS: Final = {"penstock": "Penstock", "penstock-consume": "claiming ahead"}
 #: What the parts of ``python -m bench`` measure.
 _PARTS: Final = {
     "engine": "The engine in one process, against bare RocksDB",

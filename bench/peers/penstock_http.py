@@ -1,4 +1,4 @@
-"""Penstock over HTTP: with plain calls, with ``consume()``, and on PostgreSQL.
+"""Penstock over HTTP: with plain calls, with ``consume()`` or ``consume_batches()``, on PostgreSQL.
 
 Producers share one client, and so do consumers: the client combines their calls.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,6 +24,8 @@ __all__ = ["Penstock", "PenstockConsume", "PenstockPostgreSQL"]
 
 #: Deliveries that ``consume()`` holds, as a multiple of what the program works on.
 _IN_FLIGHT: Final = 4
+#: Tasks that take batches: one works while the acks of another are under way.
+_BATCH_TASKS: Final = 3
 #: How often a consumption checks whether the run has ended.
 _CHECK_S: Final = 0.05
 
@@ -73,8 +75,18 @@ class _Consumption(_Consumer):
         self._tasks = tasks
 
     async def run(self, probe: Probe, limit: int) -> None:
-        del limit
         stop = asyncio.Event()
+        works = [asyncio.ensure_future(work) for work in self._works(probe, limit, stop)]
+        while probe.phase is not Phase.END and not any(one.done() for one in works):
+            await asyncio.wait(works, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await asyncio.gather(*works)
+
+    def _works(
+        self, probe: Probe, limit: int, stop: asyncio.Event
+    ) -> Sequence[Coroutine[Any, Any, None]]:
+        """The tasks, which end when ``stop`` is set."""
+        del limit
         leases = self._client.consume(
             QUEUE, consumer=self._name, max_in_flight=_IN_FLIGHT * self._tasks, stop=stop
         )
@@ -85,11 +97,30 @@ class _Consumption(_Consumer):
                 await lease.ack()
                 probe.settle([number])
 
-        works = [asyncio.ensure_future(work()) for _ in range(self._tasks)]
-        while probe.phase is not Phase.END and not any(one.done() for one in works):
-            await asyncio.wait(works, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await asyncio.gather(*works)
+        return [work() for _ in range(self._tasks)]
+
+
+class _BatchConsumption(_Consumption):
+    """``consume_batches()``, with some tasks that each wait for the acks of their batch."""
+
+    def _works(
+        self, probe: Probe, limit: int, stop: asyncio.Event
+    ) -> Sequence[Coroutine[Any, Any, None]]:
+        batches = self._client.consume_batches(
+            QUEUE,
+            size=limit,
+            consumer=self._name,
+            max_in_flight=_IN_FLIGHT * limit,
+            stop=stop,
+        )
+
+        async def work() -> None:
+            async for batch in batches:
+                numbers = [probe.receive(delivery.payload) for delivery in batch.deliveries]
+                await batch.ack()
+                probe.settle(numbers)
+
+        return [work() for _ in range(self._tasks)]
 
 
 class Penstock(ProcessPeer):
@@ -133,14 +164,16 @@ class Penstock(ProcessPeer):
 
 class PenstockConsume(Penstock):
     name = "penstock-consume"
-    client = "penstock.connect, consume()"
+    client = "penstock.connect, consume() and consume_batches()"
     #: Those with a consumer; the others are the same as with plain calls.
     workloads: ClassVar = ("W4", "W5", "W6", "W7", "W8")
 
     @classmethod
     async def consumers(cls, address: str, workload: Workload) -> Sequence[Consumer]:
-        tasks = workload.consumers * workload.limit
-        return [_Consumption(penstock.connect(address), tasks)]
+        client = penstock.connect(address)
+        if workload.limit > 1 and not workload.is_paced:
+            return [_BatchConsumption(client, _BATCH_TASKS)]
+        return [_Consumption(client, workload.consumers * workload.limit)]
 
 
 class PenstockPostgreSQL(Penstock):

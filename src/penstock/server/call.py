@@ -12,6 +12,7 @@ from penstock.errors import Busy
 from penstock.server.access import Action, Credential
 from penstock.server.access.grants import IMPLIED_BY
 from penstock.server.budget import Hold
+from penstock.server.interruption import Interrupted, Interruption
 from penstock.server.request_parsing import Disconnected, Receive
 from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
 from penstock.wire.codecs import media_type
@@ -127,9 +128,10 @@ class Call:
         except Busy:
             work.close()
             raise
-        working = asyncio.ensure_future(work)
         try:
-            return working.result() if await self._finishes(working) else None
+            return await self._unless_interrupted(work)
+        except Interrupted:
+            return None
         finally:
             self.service.end_wait(tenant)
 
@@ -159,32 +161,33 @@ class Call:
         except Busy:
             work.close()
             raise
-        working = asyncio.ensure_future(work)
         try:
-            if await self._finishes(working):
-                return working.result()
-            raise Busy("The server is stopping.")
+            return await self._unless_interrupted(work)
+        except Interrupted:
+            raise Busy("The server is stopping.") from None
         finally:
             self.service.scans.give_back(tenant)
             self.end()
 
-    async def _finishes(self, working: asyncio.Future[T]) -> bool:
-        """Wait for the work; if the server stops first, cancel it and return False."""
-        stopping = asyncio.ensure_future(self.service.stopping.wait())
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work. Raises ``Interrupted`` if the server stops first."""
         if self._leaving is None:
             # One task for the whole call: cancelling it would lose what ``receive`` returned.
             self._leaving = asyncio.ensure_future(self._left())
+        leaving, stopping = self._leaving, self.service.stopping
         try:
-            await asyncio.wait(
-                (working, stopping, self._leaving), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not working.done() and self._leaving.done():
-                raise Disconnected
-            return working.done()
-        finally:
-            stopping.cancel()
-            if not working.done():
-                working.cancel()
+            with Interruption() as interruption:
+                leaving.add_done_callback(interruption.cut)
+                stopping.waiting.add(interruption)
+                try:
+                    return await work
+                finally:
+                    leaving.remove_done_callback(interruption.cut)
+                    stopping.waiting.discard(interruption)
+        except Interrupted:
+            if leaving.done():
+                raise Disconnected from None
+            raise
 
     @property
     def has_left(self) -> bool:

@@ -18,6 +18,7 @@ from penstock.errors import Busy
 from penstock.server.access import Access, Browsers
 from penstock.server.budget import Budget
 from penstock.server.call_slots import CallSlots
+from penstock.server.interruption import StopSignal
 from penstock.server.metrics import Metrics
 from penstock.server.request_parsing import Bodies
 from penstock.server.streams import Streams
@@ -80,7 +81,7 @@ class Service:
         self.timeouts = Timeouts(self.limits.reply_timeout_s)
         """The timeout for callers that are slow to read."""
         self.streams = Streams()
-        self.stopping = asyncio.Event()
+        self.stopping = StopSignal()
         """Set once, when the server stops: calls that wait for long then end."""
         numbers = count(1)
         self.next_request_id: Callable[[], str] = lambda: f"{request_prefix}{next(numbers):x}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from penstock.broker.waiting import check_wait
@@ -76,22 +77,21 @@ async def claim_within_bounds(
 
 async def within_bounds(call: Call, deliveries: list[Delivery]) -> list[Delivery]:
     """The deliveries that fit one reply, charged to the memory budget; the rest is released."""
-    if len(deliveries) > 1:
-        remaining = MAX_REPLY_BYTES
-        for index, delivery in enumerate(deliveries):
-            remaining -= len(delivery.payload)
-            if remaining < 0 and index:
-                await _release(call, deliveries[index:])
-                deliveries = deliveries[:index]
-                break
+    size = sum([len(delivery.payload) for delivery in deliveries])
+    if size > MAX_REPLY_BYTES and len(deliveries) > 1:
+        sizes = accumulate(len(delivery.payload) for delivery in deliveries)
+        fitting = max(1, sum(total <= MAX_REPLY_BYTES for total in sizes))
+        await _release(call, deliveries[fitting:])
+        deliveries = deliveries[:fitting]
+        size = sum([len(delivery.payload) for delivery in deliveries])
     if deliveries:
-        await _hold(call, deliveries)
+        await _hold(call, deliveries, size)
     return deliveries
 
 
-async def _hold(call: Call, deliveries: list[Delivery]) -> None:
+async def _hold(call: Call, deliveries: list[Delivery], size: int) -> None:
     try:
-        call.hold.take(sum(len(delivery.payload) for delivery in deliveries))
+        call.hold.take(size)
     except Busy:
         # The server cannot send them, so other consumers must be able to claim them.
         await _release(call, deliveries)

@@ -17,7 +17,7 @@ from penstock.model.decisions import is_expired, lease_for
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.claim_selector import ClaimSelector
-from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.entry import Entry, messages_of
 from penstock.storage.keyvalue.grant import GrantReads, grant
 from penstock.storage.keyvalue.moves import exhaust, expire_available, is_exhausted
 from penstock.storage.keyvalue.partitions import Partitions
@@ -77,7 +77,8 @@ def claim(
         if moved is None:
             _give_back(queue, entries)
             return None
-        payloads = payloads_of(queue.stage, entries)
+        messages = messages_of(entries)
+        payloads = payloads_of(queue.stage, messages)
         reads = GrantReads(queue, entries)
     except StoreError:
         _give_back(queue, entries)  # A record cannot be read.
@@ -89,7 +90,7 @@ def claim(
     if not entries:
         return []
     deadline = now + lease_for(queue.policy, lease_ms)
-    return grant(queue, entries, reads, payloads, consumer, deadline, now)
+    return grant(queue, entries, reads, messages, payloads, consumer, deadline, now)
 
 
 def _give_back(queue: Queue, entries: list[Entry]) -> None:

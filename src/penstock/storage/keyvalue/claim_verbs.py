@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dead_letter_copies import CopyingVerbs
 from penstock.storage.keyvalue.publish import owned
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.read_ahead import read_ahead
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import settle, settle_some
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
@@ -89,13 +90,31 @@ class ClaimVerbs(CopyingVerbs, Engine):
             size = sum(map(_message_size, deliveries))
             self._unanswered += size
             if deliveries or self._core.stage.has_work:
-                await self._committer.commit()
+                # A consumer has work to do; a producer only learns that its message is stored.
+                await self._committer.commit(is_first=True)
         except asyncio.CancelledError:
             self._abandoned.release(tenant, queue, deliveries or ())
             raise
         finally:
             self._unanswered -= size
+        if deliveries and len(deliveries) == limit and selector is None:
+            self._expect_another(state, deliveries[-1])
         return deliveries
+
+    def _expect_another(self, queue: Queue, last: Delivery) -> None:
+        """Read ahead if the next claim probably reads payloads from a local disk, as this did."""
+        if (
+            self._core.adapter.durability == "fsync"
+            and queue.partitions is None
+            and not queue.is_dead_letter
+            and not self._core.stage.recent_payloads.holds(last.message.offset)
+        ):
+            # After this task has sent its reply.
+            asyncio.get_running_loop().call_soon(self._read_ahead, queue)
+
+    def _read_ahead(self, queue: Queue) -> None:
+        if not self._changes.under_way and not queue.deleted:
+            read_ahead(queue)
 
     async def settle(
         self,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -52,7 +53,7 @@ class Committer:
         self._on_commit = on_commit
         self._notifier = notifier
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[asyncio.Future[Durability]] = []
+        self._waiting: deque[asyncio.Future[Durability]] = deque()
         self._scheduled = False
         self._busy = False
         self._closed = False
@@ -97,12 +98,13 @@ class Committer:
                 f"A verb failed with {type(error).__name__} ({error}) while changing state."
             )
         self._fail(self._waiting)
-        self._waiting = []
+        self._waiting.clear()
 
-    def commit(self, *, sync: bool = True) -> asyncio.Future[Durability]:
+    def commit(self, *, sync: bool = True, is_first: bool = False) -> asyncio.Future[Durability]:
         """A future for the commit of everything staged so far; its result is the durability.
 
-        Each caller gets its own future, so cancelling one does not affect the others.
+        Each caller gets its own future, so cancelling one does not affect the others. Those that
+        are ``is_first`` are woken before the others of their commit.
         """
         if sync:
             self._stage.ask_sync()
@@ -110,7 +112,10 @@ class Committer:
         if self._stopped:
             future.set_exception(StoreClosed("The store is closed."))
             return future
-        self._waiting.append(future)
+        if is_first:
+            self._waiting.appendleft(future)
+        else:
+            self._waiting.append(future)
         if not self._busy:
             self._schedule()
         return future
@@ -152,7 +157,7 @@ class Committer:
             return  # Its end schedules the commit again.
         if self._failure is not None:
             self._fail(self._waiting)
-            self._waiting = []
+            self._waiting.clear()
             return
         if self._marks is not None and not self._has_room():
             return
@@ -165,7 +170,8 @@ class Committer:
 
     def _commit(self) -> Iterator[None]:
         """Encode dirty objects, in steps that exclude verbs, and submit the batch."""
-        self._current, self._waiting = self._waiting, []
+        self._current = list(self._waiting)
+        self._waiting.clear()
         try:
             yield from self._stage.encode()
             batch = self._stage.take()
@@ -239,7 +245,7 @@ class Committer:
             )
             self._fail(current)
             self._fail(self._waiting)
-            self._waiting = []
+            self._waiting.clear()
             return
         self.completed = self._taken
         if self._chain is not None and self._current_sync:
@@ -284,12 +290,12 @@ class Committer:
             self._loop.call_soon(self._begin)
 
     @staticmethod
-    def _wake(futures: list[asyncio.Future[Durability]], durability: Durability) -> None:
+    def _wake(futures: Iterable[asyncio.Future[Durability]], durability: Durability) -> None:
         for future in futures:
             if not future.done():
                 future.set_result(durability)
 
-    def _fail(self, futures: list[asyncio.Future[Durability]]) -> None:
+    def _fail(self, futures: Iterable[asyncio.Future[Durability]]) -> None:
         assert self._failure is not None
         for future in futures:
             if not future.done():

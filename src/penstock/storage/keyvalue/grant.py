@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import Message
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import publish_claim_id
@@ -47,6 +48,7 @@ def grant(
     queue: Queue,
     entries: list[Entry],
     reads: GrantReads,
+    messages: list[Message],
     payloads: list[bytes],
     consumer: str,
     deadline: int,
@@ -66,12 +68,13 @@ def grant(
     out: list[Delivery] = []
     append, pack, pack_lease = out.append, IN_FLIGHT.pack, LEASE.pack
     tags = queue.receipts.tags(number, last + 1, len(entries)) if entries else []
-    for entry, payload, tag in zip(entries, payloads, tags, strict=True):
+    for entry, message, payload, tag in zip(entries, messages, payloads, tags, strict=True):
         last += 1
         message_id = entry.message_id
-        writes[attempts_key + message_id.to_bytes(8, "big")] = (
-            append_attempt(known[message_id], now, consumer_utf8) if message_id in known else first
-        )
+        attempt = first
+        if known and message_id in known:
+            attempt = append_attempt(known[message_id], now, consumer_utf8)
+        writes[attempts_key + message_id.to_bytes(8, "big")] = attempt
         attempts = entry.attempts
         if attempts < MAX_ATTEMPTS:
             attempts += 1
@@ -89,7 +92,7 @@ def grant(
             pack(message_id, claim_id, now, deadline, attempts, len(metadata)) + metadata
         )
         receipt = entry.receipt = receipt_of(number, claim_id, last, attempts, tag)
-        append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
+        append(Delivery(name, receipt, message, payload, attempts, now, deadline))
     queue.make_many_in_flight(entries, deadline)
     if reads.errors:
         out = [

@@ -6,6 +6,7 @@ take turns, so dropping the oldest payloads costs nothing per payload.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 __all__ = ["RECENT_BYTES", "RecentPayloads"]
@@ -17,13 +18,19 @@ RECENT_BYTES: Final = 16 * 1024 * 1024
 class RecentPayloads:
     """Payloads by offset. An offset is never used again, so a payload never changes."""
 
-    __slots__ = ("_generation_bytes", "_newer", "_older", "_size")
+    __slots__ = ("_generation_bytes", "_newer", "_older", "_size", "ahead")
 
     def __init__(self, most_bytes: int = RECENT_BYTES) -> None:
         self._generation_bytes = most_bytes // 2
         self._newer: dict[int, bytes] = {}
         self._older: dict[int, bytes] = {}
         self._size = 0
+        #: Those that were read for the next claim.
+        self.ahead: dict[int, bytes] = {}
+
+    def holds(self, offset: int) -> bool:
+        """Whether the payload is one of the newest."""
+        return offset in self._newer or offset in self._older
 
     def add(self, offset: int, payload: bytes) -> None:
         """Keep a payload that is being published."""
@@ -34,7 +41,13 @@ class RecentPayloads:
         self._newer[offset] = payload
         self._size += len(payload)
 
-    def get(self, offset: int) -> bytes | None:
-        """The payload, or None if it has to be read from the store."""
-        found = self._newer.get(offset)
-        return self._older.get(offset) if found is None else found
+    def get_many(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """The payloads; None for each that has to be read from the store."""
+        ahead, older = self.ahead, self._older
+        found = [self._newer.get(offset) for offset in offsets]
+        if None in found:
+            # Looked up only here: most payloads of a queue that keeps up are in the newer half.
+            for index, offset in enumerate(offsets):
+                if found[index] is None:
+                    found[index] = older.get(offset, ahead.get(offset))
+        return found

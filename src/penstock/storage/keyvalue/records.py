@@ -33,6 +33,7 @@ __all__ = [
     "first_attempt",
     "log_value",
     "read_available",
+    "read_available_encoded",
     "read_in_flight",
     "read_log_value",
     "read_settled",
@@ -74,6 +75,22 @@ def read_available(
 ) -> tuple[list[tuple[int, int, int, bytes]], int]:
     """(message id, claim id, attempts, metadata) of each, and the position after the array."""
     return _read(AVAILABLE, value, position)  # type: ignore[return-value]
+
+
+def read_available_encoded(value: bytes) -> Iterator[tuple[int, int, int, bytes, bytes]]:
+    """As ``read_available`` from the beginning, with the encoded element of each."""
+    head, size, end = AVAILABLE.size, len(value), _COUNT.size
+    try:
+        (count,) = _COUNT.unpack_from(value)
+        for _ in range(count):
+            begin = end
+            message_id, claim_id, attempts, length = AVAILABLE.unpack_from(value, begin)
+            end = begin + head + length
+            yield message_id, claim_id, attempts, value[begin + head : end], value[begin:end]
+    except struct.error as error:
+        raise StoreCorrupt("A bucket record is truncated.") from error
+    if end > size:
+        raise StoreCorrupt("A bucket record is truncated.")
 
 
 def read_in_flight(

@@ -38,6 +38,7 @@ from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     array,
     read_available,
+    read_available_encoded,
     read_in_flight,
     read_settled,
 )
@@ -416,10 +417,13 @@ class Shelf:
 
     def _fill(self, bucket: Bucket, value: bytes) -> None:
         entries = self._waiting_entries(value)
+        first = bucket.bucket_id
+        lane, end = first - message_id_of(first), first + 10 ** (first >> EXPONENT_SHIFT)
         for entry in entries:
-            if not self._is_moved(entry):
+            # The checks of the common case, inlined: half of the time of a claim head's bucket.
+            if entry.claim_id - entry.message_id != lane and not self._is_moved(entry):
                 check_claim_id(entry.claim_id, entry.message_id)
-            if bucket_of(entry.claim_id) != bucket.bucket_id:
+            if not first <= entry.claim_id < end:
                 raise StoreCorrupt("A bucket holds an entry of another bucket.")
         bucket.available = {entry.claim_id: entry for entry in entries}
         if bucket.available:
@@ -436,10 +440,8 @@ class Shelf:
 
     def _waiting_entries(self, value: bytes) -> list[Entry]:
         if not self._dead_letters:
-            return [
-                Entry.waiting(message_id, claim_id, attempts, metadata)
-                for message_id, claim_id, attempts, metadata in read_available(value)[0]
-            ]
+            # Not Entry.waiting, which packs again what is in the record: half of the time.
+            return [Entry(*fields) for fields in read_available_encoded(value)]
         out = []
         for message_id, claim_id, at, attempts, metadata in read_settled(value):
             entry = Entry.waiting(message_id, claim_id, attempts, metadata)

@@ -140,6 +140,20 @@ async def test_verbs_of_one_turn_share_a_commit(rig: Rig, disk: Disk) -> None:
     assert [len(batch) for batch in disk.batches] == [10]
 
 
+async def test_a_caller_that_is_first_is_answered_before_the_others(rig: Rig, disk: Disk) -> None:
+    answered: list[str] = []
+
+    async def verb(name: str, *, is_first: bool = False) -> None:
+        rig.stage.put(name.encode(), b"")
+        await rig.committer.commit(is_first=is_first)
+        answered.append(name)
+
+    disk.gate.release()
+    await asyncio.gather(verb("publish"), verb("claim", is_first=True), verb("settle"))
+    assert answered == ["claim", "publish", "settle"]
+    assert len(disk.batches) == 1
+
+
 async def test_only_a_commit_that_nobody_wants_synced_is_not(rig: Rig, disk: Disk) -> None:
     disk.gate.release(2)
     assert await rig.put(b"a", sync=False) == "os"
