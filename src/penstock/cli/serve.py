@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -57,7 +57,10 @@ def _options(setting: Setting) -> list[Callable[[F], F]]:
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
     name = "FILE" if setting.name.startswith("tls_") else setting.kind.__name__.upper()
     metavar = None if setting.choices else name
-    out = [click.option(setting.flag, setting.name, type=kind, metavar=metavar, help=text)]
+    options: dict[str, Any] = {"type": kind, "metavar": metavar, "help": text}
+    if setting.many:
+        options |= {"multiple": True, "callback": _joined}
+    out = [click.option(setting.flag, setting.name, **options)]
     if setting.file:
         out.append(
             click.option(
@@ -68,6 +71,12 @@ def _options(setting: Setting) -> list[Callable[[F], F]]:
             )
         )
     return out
+
+
+def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """The values of a repeated flag as one text; None if it was not given."""
+    del ctx, param
+    return ",".join(values) if values else None
 
 
 _FLAGS: Final = [

@@ -1,9 +1,9 @@
-"""The ASGI application: decodes requests, calls verbs and encodes replies, for every route.
+"""The ASGI application: the envelope that every door shares.
 
-Find the route, authenticate, check the grant, read the body, call the handler, encode its
-result; every error becomes a problem document (E1). There is no framework between the socket
-and the verb: measured on one core with 64 connections, raw ASGI answers twice as many
-requests as Starlette and four times as many as FastAPI.
+Find the door, check the head and whether a web page may have sent the request, authenticate, let
+the door answer, send its reply; every error becomes a reply of that door (E1). There is no
+framework between the socket and the verb: measured on one core with 64 connections, raw ASGI
+answers twice as many requests as Starlette and four times as many as FastAPI.
 """
 
 from __future__ import annotations
@@ -18,35 +18,29 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import (
     BadInput,
-    NotAcceptable,
     PenstockError,
     ServiceError,
 )
-from penstock.server.access import ANYBODY
 from penstock.server.budget import Hold
 from penstock.server.call import Call
-from penstock.server.decoding import DIRECT_BYTES
+from penstock.server.doors.door import Door
 from penstock.server.head import check_head
 from penstock.server.http import Cut
+from penstock.server.native.door import NativeDoor
 from penstock.server.openapi import openapi
 from penstock.server.replies import (
-    SMALL_BYTES,
-    Plain,
     Send,
     Streamed,
     Unread,
-    encode,
-    headers_bytes,
-    problem_reply,
     send_plain,
     send_streamed,
 )
-from penstock.server.request_parsing import Disconnected, Incomplete, Receive, read_query
-from penstock.server.routing import AnyRoute, Empty, Routes
+from penstock.server.request_parsing import Disconnected, Incomplete, Receive
+from penstock.server.routing import AnyRoute
 from penstock.server.service import Service
 from penstock.storage.engine_options import not_writer
-from penstock.telemetry import current_request_id, current_tenant
-from penstock.wire.codecs import MSGPACK_ALIASES, encode_json, media_type
+from penstock.telemetry import current_request_id
+from penstock.wire.codecs import encode_json
 
 __all__ = ["Application"]
 
@@ -56,22 +50,22 @@ log = logging.getLogger("penstock.server")
 
 #: A caller's own request id is used if it is short and safe to log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
-_EMPTY: Final = Empty()
-#: Accept headers that are answered with MessagePack or JSON without parsing them.
-_MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
 #: On replies of a server that stands by: the URL of the writer.
 STANDBY: Final = b"penstock-standby"
 _READING: Final = frozenset({"GET", "HEAD"})
-_ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
 
 
 class Application:
     """ASGI in, verbs out."""
 
-    def __init__(self, service: Service, routes: Iterable[AnyRoute]) -> None:
+    def __init__(
+        self, service: Service, routes: Iterable[AnyRoute], doors: Iterable[Door] = ()
+    ) -> None:
         self.service = service
         self._browsers = service.browsers
-        self.routes = Routes(routes)
+        self._native = NativeDoor(routes)
+        self._doors = tuple(doors)
+        """The doors beside the native one, in the order in which they are asked."""
         # Built on the first request: it takes 9 ms, and most servers are never asked for it.
         service.describe = cache(self._describe)
 
@@ -84,23 +78,25 @@ class Application:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = self._request_id(headers)
         current_request_id.set(request_id)
-        verb, outcome = "unknown", "ok"
+        outcome = "ok"
         hold = Hold(self.service.budget)
+        call = Call(self.service, scope, headers, receive, request_id, hold)
+        door = call.door = self._door_of(call)
         try:
             check_head(scope, headers)
             if self._browsers is not None:
-                self._browsers.check(scope["method"], headers)
-            route, parameters = self.routes.find(scope["method"], scope["path"])
-            verb = route.verb
-            if route.claims and self._browsers is not None:
-                self._browsers.check_claim(headers)
+                self._browsers.check(call.method, headers, door.page_proof)
+            door.find(call)
+            if call.claims and self._browsers is not None:
+                self._browsers.check_claim(headers, door.page_proof)
             role = self.service.broker.engine.role
             if role.is_standby:
                 send = _marked(send, role.writer or "unknown")
-                if scope["method"] not in _READING:
+                if call.method not in _READING:
                     # Before a handler looks at lagging state: it would refuse a new queue.
                     raise not_writer(role)
-            reply = await self._answer(scope, route, parameters, headers, receive, request_id, hold)
+            call.admit(await door.authenticate(call))
+            reply = await door.answer(call)
             if isinstance(reply, Streamed):
                 await self._stream(send, reply, request_id, hold)
             else:
@@ -108,22 +104,21 @@ class Application:
         except Incomplete:
             # If nothing was answered, the HTTP server would take it for a bug.
             outcome = "disconnected"
-            await self._refuse(
-                BadInput("The body ends before it is complete.", field="Content-Length"),
-                send,
-                request_id,
-            )
+            ended = BadInput("The body ends before it is complete.", field="Content-Length")
+            await self._refuse(call, ended, send)
         except Disconnected:
             outcome = "disconnected"
         except PenstockError as error:
             # The traceback references the part of the body that was read.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             hold.set(0)
-            outcome = await self._refuse(error, send, request_id)
+            outcome = await self._refuse(call, error, send)
         except Unread as error:
             outcome = "disconnected"
             self.service.metrics.cut()
-            log.warning("A caller did not read the reply to its %s, and was disconnected.", verb)
+            log.warning(
+                "A caller did not read the reply to its %s, and was disconnected.", call.verb
+            )
             raise Cut from error
         except (asyncio.CancelledError, Cut):
             outcome = "cancelled"
@@ -131,68 +126,24 @@ class Application:
         except Exception:
             # Bugs end up here: log the traceback, answer with one line.
             outcome = "error"
-            log.exception("A call of %s failed.", verb)
-            await self._refuse(_Bug("The server failed to answer this call."), send, request_id)
+            log.exception("A call of %s failed.", call.verb)
+            await self._refuse(call, _Bug("The server failed to answer this call."), send)
         finally:
             hold.set(0)
-            self.service.metrics.called(verb, outcome, perf_counter() - started)
+            self.service.metrics.called(call.verb, outcome, perf_counter() - started)
 
-    async def _answer(
-        self,
-        scope: Scope,
-        route: AnyRoute,
-        parameters: tuple[str, ...],
-        headers: dict[bytes, bytes],
-        receive: Receive,
-        request_id: str,
-        hold: Hold,
-    ) -> Plain | Streamed:
-        service = self.service
-        authorization = headers.get(b"authorization")
-        credential = (
-            ANYBODY if route.need.action is None else service.access.recall(authorization)
-        ) or await service.access.authenticate(authorization)
-        if credential.requests_per_s is not None:
-            service.access.rates.take(credential)
-        current_tenant.set(credential.tenant)
-        hold.belongs_to(credential.tenant)
-        call = Call(service, route, parameters, headers, receive, request_id, credential, hold)
-        call.check_need(route.need)
-        as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)
-        query_string = scope["query_string"]
-        query = None if query_string else route.no_query
-        if query is None:
-            query = read_query(route.query, query_string)
-        body: object = _EMPTY
-        if route.body is not None:
-            raw = call.raw = await service.bodies.read(receive, headers, hold, route.body.most)
-            if route.is_raw:
-                body = raw
-            elif len(raw) <= DIRECT_BYTES:
-                body = route.body.decode(raw, call.media)
-            else:
-                # The decoded body is about as large as the raw one.
-                hold.add(len(raw))
-                body = await route.body.decode_large(raw, call.media, service.payload_bytes)
-        value = await route.handler(call, query, body)
-        if type(value) is Plain or type(value) is Streamed:
-            return value
-        # A read can be refused still; the result of a claim or a publish must be sent.
-        if route.method != "GET":
-            return await encode(value, route.status, as_msgpack=as_msgpack)
-        if size := headers_bytes(value):
-            hold.take(size)
-        reply = await encode(value, route.status, as_msgpack=as_msgpack, turn=call.turn)
-        if reply.size > max(hold.size, SMALL_BYTES):
-            hold.take(reply.size - hold.size)
-        return reply
+    def _door_of(self, call: Call) -> Door:
+        for door in self._doors:
+            if door.takes(call):
+                return door
+        return self._native
 
-    async def _refuse(self, error: PenstockError, send: Send, request_id: str) -> str:
+    async def _refuse(self, call: Call, error: PenstockError, send: Send) -> str:
         if error.status >= 500 and not isinstance(error, _Bug):
             log.warning("%s", error)
         hold = Hold(self.service.budget)
-        reply = problem_reply(error, request_id)
-        await send_plain(send, reply, request_id, hold, self.service.timeouts)
+        reply = call.door.refuse(call, error)
+        await send_plain(send, reply, call.request_id, hold, self.service.timeouts)
         hold.set(0)
         return type(error).__name__
 
@@ -207,7 +158,7 @@ class Application:
 
     def _describe(self) -> bytes:
         return encode_json(
-            openapi(self.routes.all, self.service.limits, self.service.payload_bytes)
+            openapi(self._native.routes.all, self.service.limits, self.service.payload_bytes)
         )
 
     def _request_id(self, headers: dict[bytes, bytes]) -> str:
@@ -223,24 +174,6 @@ class _Bug(ServiceError):
     title = "Internal error"
     advice = "Report it with the request id; the server's log has the cause."
     status = 500
-
-
-def _wants_msgpack(accept: bytes, route: AnyRoute) -> bool:
-    """Whether the reply is MessagePack; raises ``NotAcceptable`` if no accepted type fits."""
-    if accept in _ANY:
-        return False
-    if accept in _MSGPACK:
-        return True
-    kinds = [media_type(item) for item in accept.decode("latin-1").split(",")]
-    for kind in kinds:
-        if kind in MSGPACK_ALIASES:
-            return True
-        if kind in {"*/*", "application/*", "application/json", "application/problem+json"}:
-            return False
-    own = {content_type for content_type, _ in route.replies}
-    if own and any(kind in own or kind.endswith("/*") for kind in kinds):
-        return False
-    raise NotAcceptable(f"No reply type matches {accept[:200]!r}.", field="Accept")
 
 
 def _marked(send: Send, writer: str) -> Send:

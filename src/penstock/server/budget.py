@@ -83,8 +83,10 @@ class Hold(Struct):
     size: int = 0
 
     def belongs_to(self, tenant: str) -> None:
-        """Count what is held for a tenant, from now on; nothing was held before."""
+        """Count what is held for a tenant, from now on, with what is held already."""
+        self._share.held -= self.size
         self._share = self._budget.share(tenant)
+        self._share.held += self.size
 
     def check(self) -> None:
         """Raise ``Busy`` if the budget, or the tenant's part of it, is used up."""

@@ -1,23 +1,29 @@
-"""One request in progress: its route, headers, credential and tenant."""
+"""One request in progress: its door, headers, credential and tenant.
+
+The application creates a call before it knows whose it is. ``admit`` gives it the credential that
+its door has authenticated, and with it the verbs of one tenant (T1).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, MutableMapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.broker import Broker
 from penstock.errors import Busy
-from penstock.server.access import Action, Credential
+from penstock.server.access import ANYBODY, Action, Credential
 from penstock.server.access.grants import IMPLIED_BY
 from penstock.server.budget import Hold
 from penstock.server.interruption import Interrupted, Interruption
 from penstock.server.request_parsing import Disconnected, Receive
 from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
+from penstock.telemetry import current_tenant
 from penstock.wire.codecs import media_type
 
 if TYPE_CHECKING:
+    from penstock.server.doors.door import Door
     from penstock.server.service import Service
 
 __all__ = ["Call"]
@@ -37,48 +43,78 @@ _IN_PATH: Final = ("queue", "topic")
 
 
 class Call:
-    """Everything that a handler needs from its request besides query and body."""
+    """What the envelope, a door and a handler know about a request, besides query and body."""
 
     __slots__ = (
         "_leaving",
         "broker",
+        "claims",
         "credential",
+        "door",
         "headers",
         "hold",
+        "method",
         "parameters",
+        "path",
+        "query_string",
         "raw",
         "receive",
         "request_id",
         "route",
         "service",
+        "verb",
     )
+
+    broker: Broker
+    """The verbs, for the caller's tenant (T1); set by ``admit``."""
+    door: Door
+    """The door that the request came through."""
+    route: AnyRoute
+    """Set by a door that finds its requests in a table of routes."""
 
     def __init__(
         self,
         service: Service,
-        route: AnyRoute,
-        parameters: tuple[str, ...],
+        scope: MutableMapping[str, Any],
         headers: dict[bytes, bytes],
         receive: Receive,
         request_id: str,
-        credential: Credential,
         hold: Hold,
     ) -> None:
         self.service = service
-        self.route = route
-        self.parameters = parameters
-        """The values of the path's parameters, in order."""
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query_string: bytes = scope["query_string"]
         self.headers = headers
+        """The last value of each; ``head`` refuses ambiguous ones."""
         self.receive = receive
         self.request_id = request_id
-        self.credential = credential
         self.hold = hold
         """The call's share of the memory budget."""
-        self.broker: Broker = service.broker.for_tenant(credential.tenant)
-        """The verbs, for the caller's tenant (T1)."""
+        self.verb = "unknown"
+        """The name of the operation in metrics."""
+        self.claims = False
+        """Whether a GET hands out deliveries: pages of other sites must not be able to send it."""
+        self.parameters: tuple[str, ...] = ()
+        """The values of the path's parameters, in order."""
+        self.credential = ANYBODY
         self.raw = b""
         """The body as received."""
         self._leaving: asyncio.Future[None] | None = None
+
+    def admit(self, credential: Credential) -> None:
+        """Make the call for the tenant of this credential; raises ``TooManyRequests``."""
+        if credential.requests_per_s is not None:
+            self.service.access.rates.take(credential)
+        self.credential = credential
+        current_tenant.set(credential.tenant)
+        self.hold.belongs_to(credential.tenant)
+        self.broker = self.service.broker.for_tenant(credential.tenant)
+
+    async def read_body(self, most: int | None = None) -> bytes:
+        """Read the whole body into ``raw``; ``most`` is a limit below that of the server."""
+        self.raw = await self.service.bodies.read(self.receive, self.headers, self.hold, most)
+        return self.raw
 
     @property
     def name(self) -> str:
@@ -111,9 +147,7 @@ class Call:
 
     async def check_again(self) -> None:
         """Raise if the credential was revoked or has expired since the call began."""
-        access = self.service.access
-        header = self.headers.get(b"authorization")
-        self.credential = access.recall(header) or await access.authenticate(header)
+        self.credential = await self.door.authenticate(self)
         self.check_need(self.route.need)
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T | None:

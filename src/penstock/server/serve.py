@@ -13,8 +13,8 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from time import perf_counter
 from typing import Final
 
@@ -31,6 +31,8 @@ from penstock.server.access import (
     tls_context,
 )
 from penstock.server.app import Application
+from penstock.server.doors import Opener, load_doors
+from penstock.server.doors.door import Door
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.http import HttpOptions, HttpServer
 from penstock.server.memory import keep_freed_memory, uncollected
@@ -84,9 +86,10 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
     ):
         log.warning("%s", warning)
     browsers = _browsers(settings)
+    openers = load_doors(settings.door)
     keep_freed_memory()
     with _bound(settings.host, settings.port) as listener:
-        await _open_and_serve(settings, listener, tls, browsers, announce)
+        await _open_and_serve(settings, listener, tls, browsers, openers, announce)
 
 
 async def _open_and_serve(
@@ -94,6 +97,7 @@ async def _open_and_serve(
     listener: socket.socket,
     tls: Tls | None,
     browsers: Browsers,
+    openers: Iterable[Opener],
     announce: Callable[[Serving], None],
 ) -> None:
     metrics = Metrics()
@@ -118,7 +122,8 @@ async def _open_and_serve(
         access = open_access(settings, broker.engine, broker.engine.clock)
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings), browsers=browsers)
-        application = Application(service, (*NATIVE, *HEALTH))
+        doors = tuple(opener(service, settings) for opener in openers)
+        application = Application(service, (*NATIVE, *HEALTH), doors)
         server = HttpServer(
             application,
             listener,
@@ -133,7 +138,18 @@ async def _open_and_serve(
         )
         serving = Serving(url, broker, service, server)
         with uncollected():
-            await _serve(server, serving, settings, announce)
+            async with _started(doors):
+                await _serve(server, serving, settings, announce)
+
+
+@asynccontextmanager
+async def _started(doors: Iterable[Door]) -> AsyncIterator[None]:
+    """Start the doors, and stop them in the end, however that comes."""
+    async with AsyncExitStack() as stack:
+        for door in doors:
+            stack.push_async_callback(door.stop)
+            await door.start()
+        yield
 
 
 async def _serve(

@@ -57,11 +57,15 @@ _MAX_WEBHOOK_TIMEOUT_S: Final = 60
 _MAX_LEEWAY_S: Final = 300
 
 
-def _about(description: str, *, file: bool = False, secret: bool = False) -> Meta:
+def _about(
+    description: str, *, file: bool = False, secret: bool = False, many: bool = False
+) -> Meta:
     """Describe a setting. ``file``: it may be given as a file, because it is long or may contain a
-    password. ``secret``: it may be given as a file, and is never printed.
+    password. ``secret``: it may be given as a file, and is never printed. ``many``: several values
+    with commas, also as a repeated flag or a list of the settings file.
     """
-    return Meta(description=description, extra={"file": file or secret, "secret": secret})
+    extra = {"file": file or secret, "secret": secret, "many": many}
+    return Meta(description=description, extra=extra)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -136,6 +140,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(ge=0, le=65_535), _about("The port to listen on; 0 picks a free one.")
     ] = 8080
+    door: Annotated[
+        str | None,
+        _about(
+            "Other APIs that the server offers beside its own, separated by commas.",
+            many=True,
+        ),
+    ] = None
     grace_s: Annotated[
         float,
         Meta(ge=0, le=_HOUR_S),
@@ -363,6 +374,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     secret: bool = False
     file: bool = False
     """A second setting with the suffix ``_file`` names a file that contains the value."""
+    many: bool = False
+    """Several texts, joined with commas."""
 
     @property
     def variable(self) -> str:

@@ -178,6 +178,9 @@ def _converted(setting: Setting, given: _Given) -> object:
         given = given.with_value(value)
     if setting.kind is Path:
         return _to_path(setting.name, given)
+    if setting.many and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
+        given = given.with_value(value)
     try:
         # Text from the environment or a file is parsed as the setting's type.
         checked = msgspec.convert(value, setting.type, strict=not given.is_text)

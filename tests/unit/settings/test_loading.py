@@ -69,6 +69,14 @@ def test_flag_beats_environment_beats_file_beats_default(load: Load) -> None:
     assert not loaded.given("log_level")
 
 
+def test_doors_are_a_list_with_commas_or_a_list_of_the_file(load: Load) -> None:
+    assert load("door = ['sqs', 'mq']").settings.door == "sqs,mq"
+    assert load("door = 'sqs'").settings.door == "sqs"
+    assert load("", {"PENSTOCK_DOOR": "sqs,mq"}).settings.door == "sqs,mq"
+    assert "is [1]" in str(refusal(lambda: load("door = [1]")))
+    assert "is ['sqs']" in str(refusal(lambda: load("host = ['sqs']")))
+
+
 def test_values_from_the_environment_are_read_as_their_types(load: Load, tmp_path: Path) -> None:
     settings = load(
         "",

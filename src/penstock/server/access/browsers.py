@@ -79,8 +79,13 @@ class Browsers:
             origins = origins or set()
         return cls(hosts=hosts, origins=origins, needs_header=not auth)
 
-    def check(self, method: str, headers: Mapping[bytes, bytes]) -> None:
-        """Raise ``ForeignOrigin`` or ``UnsupportedMedia`` for a call that a page may have sent."""
+    def check(
+        self, method: str, headers: Mapping[bytes, bytes], proof: frozenset[bytes] = frozenset()
+    ) -> None:
+        """Raise ``ForeignOrigin`` or ``UnsupportedMedia`` for a call that a page may have sent.
+
+        ``proof`` has the headers of a door's clients that count like a ``Penstock-`` header.
+        """
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
             self._check_host(host)
@@ -92,9 +97,11 @@ class Browsers:
         if self._needs_header and method == "POST":
             content_type = headers.get(b"content-type", b"")
             if content_type not in self._good_types:
-                self._check_type(content_type, headers)
+                self._check_type(content_type, headers, proof)
 
-    def check_claim(self, headers: Mapping[bytes, bytes]) -> None:
+    def check_claim(
+        self, headers: Mapping[bytes, bytes], proof: frozenset[bytes] = frozenset()
+    ) -> None:
         """Raise ``ForeignOrigin`` for a GET that claims and that a page may have sent.
 
         The call must have passed ``check``, which validated Origin and Sec-Fetch-Site if present.
@@ -102,7 +109,7 @@ class Browsers:
         if not self._needs_header or b"origin" in headers or b"sec-fetch-site" in headers:
             return
         kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        if kind in _SIMPLE and not _has_own_header(headers):
+        if kind in _SIMPLE and not _has_own_header(headers, proof):
             raise ForeignOrigin(
                 "Any web page could open this stream, and this server asks for no credential."
                 " Send a Penstock- header such as Penstock-Request-Id.",
@@ -134,12 +141,14 @@ class Browsers:
                 field="Origin",
             )
 
-    def _check_type(self, content_type: bytes, headers: Mapping[bytes, bytes]) -> None:
+    def _check_type(
+        self, content_type: bytes, headers: Mapping[bytes, bytes], proof: frozenset[bytes]
+    ) -> None:
         kind = media_type(content_type.decode("latin-1"))
         if kind not in _SIMPLE:
             _remember(self._good_types, content_type)
             return
-        if _has_own_header(headers):
+        if _has_own_header(headers, proof):
             return
         given = f"the content type {shown(kind)}" if kind else "no content type"
         raise UnsupportedMedia(
@@ -150,8 +159,8 @@ class Browsers:
         )
 
 
-def _has_own_header(headers: Mapping[bytes, bytes]) -> bool:
-    return any(name.startswith(b"penstock-") for name in headers)
+def _has_own_header(headers: Mapping[bytes, bytes], proof: frozenset[bytes]) -> bool:
+    return any(name.startswith(b"penstock-") or name in proof for name in headers)
 
 
 def _check_site(site: bytes) -> None:
