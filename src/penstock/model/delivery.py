@@ -266,6 +266,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last error that was reported for it."""
     payload: bytes | None = None
     """Only if the caller asked for payloads."""
+    receipt: Receipt | None = None
+    """The receipt of the current claim: only from ``message``, and over HTTP only for a caller that
+    may consume from the queue."""
 
 
 class Page(Struct, frozen=True):

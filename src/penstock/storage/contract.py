@@ -457,7 +457,10 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
-        """The message as it is now, with its payload and its deliveries by queue name."""
+        """The message as it is now, with its payload and its deliveries by queue name.
+
+        A delivery in flight has the receipt of its current claim.
+        """
 
     @abstractmethod
     async def find(

@@ -68,7 +68,13 @@ class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def get_message(call: Call, query: MessageQuery, body: Empty) -> MessageDeliveries:  # noqa: ARG001
     """The message and its state in every queue."""
     found = await call.broker.message(_id(call.name))
-    return found if query.payload else replace(found, payload=b"")
+    deliveries = tuple(
+        # A receipt settles the delivery: only a consumer of its queue may see it.
+        item if call.credential.allows("consume", item.queue) else replace(item, receipt=None)
+        for item in found.deliveries
+    )
+    payload = found.payload if query.payload else b""
+    return replace(found, payload=payload, deliveries=deliveries)
 
 
 async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001

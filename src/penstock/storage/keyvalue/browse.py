@@ -138,7 +138,10 @@ def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[i
 
 
 def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
-    """The delivery of a message in a queue or its dead-letter queue: at most one."""
+    """The delivery of a message in a queue or its dead-letter queue: at most one.
+
+    If it is in flight, it has the receipt of the claim.
+    """
     claim_id = queue.claim_id(message.priority, message.id)
     found = _live(queue, claim_id)
     if found is not None:
@@ -161,7 +164,7 @@ def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
 def _live(queue: Queue, claim_id: int) -> Snapshot | None:
     held = queue.shelf.held(claim_id)
     if held is not None:
-        return _held(queue, held)
+        return _held(queue, held, receipt=True)
     delayed = queue.find_delayed(claim_id)
     if delayed is not None:
         return _waiting(queue, delayed[1], State.DELAYED, at=delayed[0])
@@ -191,7 +194,7 @@ def _failed(queue: Queue, entry: Entry) -> Snapshot:
     return replace(shown, queue=queue.name)
 
 
-def _held(queue: Queue, entry: Entry) -> Snapshot:
+def _held(queue: Queue, entry: Entry, *, receipt: bool = False) -> Snapshot:
     dead = queue.is_dead_letter
     # A first grant has no trail: there was no earlier transition.
     trail = queue.trail(entry.message_id) if dead or entry.attempts > 1 else Trail()
@@ -206,6 +209,7 @@ def _held(queue: Queue, entry: Entry) -> Snapshot:
         consumer=entry.consumer,
         error=trail.last_error,
         released=trail.released,
+        receipt=entry.receipt if receipt else None,
     )
 
 

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.errors import UnknownDelivery, UnknownMessage
-from penstock.model.delivery import Event, MessageDeliveries, Result, ResultStatus
+from penstock.model.delivery import (
+    Event,
+    MessageDeliveries,
+    Receipt,
+    Result,
+    ResultStatus,
+    Snapshot,
+)
 from penstock.model.message import Message, MessageId
 from penstock.model.states import State, Transition
 from penstock.storage.dedup_scope import stored_id
@@ -34,15 +43,23 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
         found, segment = await newest_entry(session, known, id, payloads=True)
         payload = segment.payload(segment_of(found.offset)[1])
         deliveries = [
-            snapshot(
-                queue, group.phase, group.record, found, failed=group.phase is Phase.DEAD_RETURNED
-            )
+            _shown(core, queue, group, found)
             for queue, group in await deliveries_of(session, known, id)
         ]
         deliveries.sort(key=lambda shown: shown.queue)
         return MessageDeliveries(found, payload, tuple(deliveries))
 
     return await core.read(tenant, look)
+
+
+def _shown(core: Core, queue: Queue, group: DeliveryGroup, message: Message) -> Snapshot:
+    """The delivery; if it is in flight, with the receipt of the claim."""
+    failed = group.phase is Phase.DEAD_RETURNED
+    shown = snapshot(queue, group.phase, group.record, message, failed=failed)
+    if shown.state is not State.IN_FLIGHT:
+        return shown
+    prefix = core.receipts.prefix(queue.number, group.rank, group.record.lease)
+    return replace(shown, receipt=Receipt(f"{prefix}{message.id:x}"))
 
 
 async def find(

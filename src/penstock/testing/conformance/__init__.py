@@ -119,7 +119,7 @@ from penstock.testing.conformance.queues import TestClosing, TestIsolation, Test
 from penstock.testing.conformance.quotas import TestFanOut, TestFilterQuota, TestQueueQuota
 from penstock.testing.conformance.ready import TestLapsed, TestReady
 from penstock.testing.conformance.ready_partitions import TestReadyPartitions
-from penstock.testing.conformance.receipts import TestStaleReceipts
+from penstock.testing.conformance.receipts import TestCurrentReceipt, TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
 from penstock.testing.conformance.replay_ttl import TestReplayTtl
@@ -165,6 +165,7 @@ __all__ = [
     "TestClosing",
     "TestColumns",
     "TestConcurrency",
+    "TestCurrentReceipt",
     "TestDeadLetter",
     "TestDeadLetterQueue",
     "TestDeadLetterTopic",

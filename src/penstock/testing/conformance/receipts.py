@@ -16,6 +16,7 @@ from penstock.model.delivery import (
     ReplaySource,
     Verdict,
 )
+from penstock.model.message import MessageId
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -26,7 +27,7 @@ from penstock.testing.conformance.harness import (
 )
 from penstock.testing.laws import law
 
-__all__ = ["TestStaleReceipts"]
+__all__ = ["TestCurrentReceipt", "TestStaleReceipts"]
 
 
 class TestStaleReceipts(Conformance):
@@ -151,3 +152,31 @@ class TestStaleReceipts(Conformance):
         assert new.receipt != old.receipt
         assert (await store.ack(old)).verdict is Verdict.STALE
         assert (await store.ack(new)).ok
+
+
+class TestCurrentReceipt(Conformance):
+    """S1: ``message`` shows the receipt of the current claim, and no other."""
+
+    @law("S1")
+    async def test_message_shows_the_current_receipt(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+
+        async def shown() -> list[str | None]:
+            found = await store.engine.message(TENANT, MessageId(first.message.id))
+            return [item.receipt for item in found.deliveries]
+
+        first = await store.claim_one(lease_ms=1000)
+        assert await shown() == [first.receipt]
+        await store.settle(Extend(first.receipt, 2000))
+        assert await shown() == [first.receipt]
+        store.clock.advance(2000)
+        second = await store.claim_one()
+        assert await shown() == [second.receipt]
+        await store.settle(Reject(second.receipt))
+        assert await shown() == [None]
+        dead = await store.claim_one("q.dlq")
+        assert await shown() == [dead.receipt]
+        (known,) = (await store.engine.message(TENANT, MessageId(first.message.id))).deliveries
+        assert (await store.settle(Ack(Receipt(str(known.receipt))), queue="q.dlq")).ok
+        assert await shown() == [None]

@@ -111,7 +111,7 @@ def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveri
     """The message and its deliveries."""
     newest = store.newest(tenant, message_id)
     shown = [
-        snapshot(store, queue, held, failed=held.dead and held.state is State.AVAILABLE)
+        _with_receipt(snapshot(store, queue, held, failed=_is_dead_letter(held)), held)
         for queue in store.queues_of(tenant)
         if (held := queue.deliveries.get(message_id)) is not None
     ]
@@ -119,6 +119,15 @@ def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveri
     return MessageDeliveries(
         message=newest.message, payload=newest.payload, deliveries=tuple(shown)
     )
+
+
+def _is_dead_letter(held: Held) -> bool:
+    return held.dead and held.state is State.AVAILABLE
+
+
+def _with_receipt(shown: Snapshot, held: Held) -> Snapshot:
+    """The snapshot with the receipt of the current claim, if there is one."""
+    return replace(shown, receipt=held.receipt) if held.state is State.IN_FLIGHT else shown
 
 
 def result(store: Store, queue: Queue, message_id: MessageId, *, dead: bool) -> Result | None:
