@@ -87,7 +87,7 @@ class Application:
             if self._browsers is not None:
                 self._browsers.check(call.method, headers, door.page_proof)
             door.find(call)
-            if call.claims and self._browsers is not None:
+            if call.claims and self._browsers is not None and door.page_proof is not None:
                 self._browsers.check_claim(headers, door.page_proof)
             role = self.service.broker.engine.role
             if role.is_standby:

@@ -50,7 +50,9 @@ class Call:
         "broker",
         "claims",
         "credential",
+        "client",
         "door",
+        "found",
         "headers",
         "hold",
         "method",
@@ -67,6 +69,8 @@ class Call:
 
     broker: Broker
     """The verbs, for the caller's tenant (T1); set by ``admit``."""
+    found: Any
+    """What ``find`` of the door has found, for its ``answer``."""
     door: Door
     """The door that the request came through."""
     route: AnyRoute
@@ -85,6 +89,8 @@ class Call:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
+        self.client: tuple[str, int] | None = scope.get("client")
+        """The address of the caller, or of a proxy."""
         self.headers = headers
         """The last value of each; ``head`` refuses ambiguous ones."""
         self.receive = receive

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -90,18 +90,35 @@ _MAX_REMEMBERED_PATH: Final = 512
 AnyRoute: TypeAlias = Route[Any, Any]
 
 
-class Routes:
+class Routed(Protocol):
+    """What is found by method and path."""
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """The path, with parameters in braces."""
+        ...
+
+
+R = TypeVar("R", bound=Routed)
+
+
+class Routes(Generic[R]):
     """Finds routes in a tree of path segments."""
 
-    def __init__(self, routes: Iterable[AnyRoute]) -> None:
-        self.all: tuple[AnyRoute, ...] = tuple(routes)
-        self._root = _Node()
+    def __init__(self, routes: Iterable[R]) -> None:
+        self.all: tuple[R, ...] = tuple(routes)
+        self._root: _Node[R] = _Node()
         #: What was found for a method and path; callers use the same few again and again.
-        self._found: dict[tuple[str, str], tuple[AnyRoute, tuple[str, ...]]] = {}
+        self._found: dict[tuple[str, str], tuple[R, tuple[str, ...]]] = {}
         for route in self.all:
             self._root.add(route)
 
-    def find(self, method: str, path: str) -> tuple[AnyRoute, tuple[str, ...]]:
+    def find(self, method: str, path: str) -> tuple[R, tuple[str, ...]]:
         """The route, and the values of its path parameters in order."""
         key = (method, path)
         found = self._found.get(key)
@@ -113,7 +130,7 @@ class Routes:
                 self._found[key] = found
         return found
 
-    def _look_up(self, method: str, path: str) -> tuple[AnyRoute, tuple[str, ...]]:
+    def _look_up(self, method: str, path: str) -> tuple[R, tuple[str, ...]]:
         node = self._root
         values: list[str] = []
         for segment in path.split("/"):
@@ -135,16 +152,16 @@ class Routes:
         return route, tuple(values)
 
 
-class _Node:
+class _Node(Generic[R]):
     __slots__ = ("literal", "methods", "parameter")
 
     def __init__(self) -> None:
-        self.literal: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.methods: dict[str, AnyRoute] = {}
+        self.literal: dict[str, _Node[R]] = {}
+        self.parameter: _Node[R] | None = None
+        self.methods: dict[str, R] = {}
 
-    def add(self, route: AnyRoute) -> None:
-        node = self
+    def add(self, route: R) -> None:
+        node: _Node[R] = self
         for segment in route.path.split("/"):
             if segment.startswith("{"):
                 node.parameter = node.parameter or _Node()

@@ -80,11 +80,15 @@ class Browsers:
         return cls(hosts=hosts, origins=origins, needs_header=not auth)
 
     def check(
-        self, method: str, headers: Mapping[bytes, bytes], proof: frozenset[bytes] = frozenset()
+        self,
+        method: str,
+        headers: Mapping[bytes, bytes],
+        proof: frozenset[bytes] | None = frozenset(),
     ) -> None:
         """Raise ``ForeignOrigin`` or ``UnsupportedMedia`` for a call that a page may have sent.
 
-        ``proof`` has the headers of a door's clients that count like a ``Penstock-`` header.
+        ``proof`` has the headers of a door's clients that count like a ``Penstock-`` header; with
+        None any content type is accepted.
         """
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
@@ -94,7 +98,7 @@ class Browsers:
                 self._check_origin(headers[b"origin"].decode("latin-1"), host)
             else:
                 _check_site(headers[b"sec-fetch-site"])
-        if self._needs_header and method == "POST":
+        if self._needs_header and method == "POST" and proof is not None:
             content_type = headers.get(b"content-type", b"")
             if content_type not in self._good_types:
                 self._check_type(content_type, headers, proof)

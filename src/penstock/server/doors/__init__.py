@@ -24,7 +24,11 @@ __all__ = ["DOORS", "Opener", "load_doors"]
 Opener: TypeAlias = "Callable[[Service, Settings], Door]"
 
 #: Door to "module:function".
-DOORS: Final[dict[str, str]] = {}
+DOORS: Final[dict[str, str]] = {
+    "codeq": "penstock.server.doors.codeq:open_door",
+    "mq": "penstock.server.doors.mq:open_door",
+    "queue-ti": "penstock.server.doors.queue_ti:open_door",
+}
 
 
 def load_doors(names: str | None) -> tuple[Opener, ...]:

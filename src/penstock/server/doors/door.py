@@ -24,11 +24,13 @@ class Door(ABC):
 
     name: ClassVar[str]
     """What the setting ``door`` calls it."""
-    page_proof: ClassVar[frozenset[bytes]] = frozenset()
+    page_proof: ClassVar[frozenset[bytes] | None] = frozenset()
     """Headers, in lower case, that a browser sends to another site only with that site's consent.
 
     Without auth, a POST with the content type of a form, or a GET that claims, needs one of them
-    or a ``Penstock-`` header: otherwise a web page could have sent it (``access.browsers``).
+    or a ``Penstock-`` header: otherwise a web page could have sent it (``access.browsers``). None
+    if the protocol's clients send such requests themselves. Then a page is recognized only by what
+    current browsers add: ``Origin`` or ``Sec-Fetch-Site``.
     """
 
     @abstractmethod
