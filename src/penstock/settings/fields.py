@@ -18,6 +18,7 @@ from msgspec.structs import fields
 
 from penstock.errors import BadPolicy
 from penstock.model.limits import (
+    MAX_ATTEMPTS,
     MAX_FREE_DISK_BYTES,
     MAX_PAYLOAD_BYTES,
     MAX_PUBLISH_DELIVERIES,
@@ -152,6 +153,26 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=_HOUR_S),
         _about("Seconds that a stopping server gives calls in progress to finish."),
     ] = 30.0
+
+    # -- doors -------------------------------------------------------------------------
+
+    queue_ti_grpc_port: Annotated[
+        int,
+        Meta(ge=0, le=65_535),
+        _about("The port of queue-ti's gRPC service, beside its HTTP API; 0 picks a free one."),
+    ] = 50_051
+    queue_ti_dlq_threshold: Annotated[
+        int,
+        Meta(ge=0, le=MAX_ATTEMPTS),
+        _about("Attempts after which queue-ti moves a message to the DLQ; 0 leaves max_retries."),
+    ] = 3
+    codeq_worker_audience: Annotated[
+        str, _about("The `aud` of codeQ's worker tokens; those of producers have `jwt_audience`.")
+    ] = "codeq-worker"
+    codeq_webhook_secret: Annotated[
+        str | None,
+        _about("The key that signs codeQ's webhooks; without it they are not signed.", secret=True),
+    ] = None
 
     # -- access ------------------------------------------------------------------------
 

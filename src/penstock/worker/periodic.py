@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from penstock.api import QueueApi
 from penstock.errors import BadInput, PenstockError
 from penstock.model.clock import Clock
+from penstock.model.cron import parse_cron
 from penstock.model.limits import check_whole, shown
 from penstock.model.message import NewMessage
-from penstock.worker.cron import parse_cron
 
 __all__ = [
     "LEAD_MS",

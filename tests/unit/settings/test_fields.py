@@ -40,6 +40,7 @@ def test_spellings() -> None:
     assert (cert.variable, cert.flag, cert.kind) == ("PENSTOCK_TLS_CERT", "--tls-cert", Path)
     assert by_name["log_format"].choices == ("text", "json")
     assert [name for name, setting in by_name.items() if setting.secret] == [
+        "codeq_webhook_secret",
         "jwt_secret",
         "credential",
     ]

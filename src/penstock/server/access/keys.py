@@ -202,6 +202,16 @@ class Keys:
         digest = _NO_DIGEST if stored is None else stored.sha256
         if not hmac.compare_digest(_digest(text), digest) or stored is None:
             raise Unauthenticated("The API key is not valid: unknown, revoked or mistyped.")
+        return self._credential(key_id, stored)
+
+    async def known(self, key_id: str) -> Credential:
+        """The credential of a key that was authenticated before; raises ``Unauthenticated``."""
+        value = await self._engine.get_document(DOCUMENT_KIND, key_id)
+        if value is None:
+            raise Unauthenticated("The API key was revoked.")
+        return self._credential(key_id, _decode(key_id, value))
+
+    def _credential(self, key_id: str, stored: _Stored) -> Credential:
         credential = Credential(
             tenant=stored.tenant,
             grants=_grants(key_id, stored),

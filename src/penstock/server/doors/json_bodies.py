@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadInput, PenstockError, Unauthenticated
+from penstock.errors import BadInput, PenstockError, Unauthenticated, UnsupportedMedia
 from penstock.model.limits import MAX_TIME_MS, shown
 from penstock.server.call import Call
 from penstock.server.head import ends_connection
 from penstock.server.replies import Plain
+from penstock.server.request_parsing import SMALL_BYTES
 from penstock.wire.codecs import JSON
 from penstock.wire.problems import retry_after_s
 
 __all__ = [
+    "SMALL_BYTES",
     "ErrorBody",
     "StatusError",
     "as_text",
     "decode_json",
     "json_error",
     "json_reply",
+    "query_of",
     "read_json",
+    "read_typed_json",
     "rfc3339",
     "to_ms",
     "whole_number",
@@ -31,6 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+_MAX_FIELDS: Final = 32
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -75,9 +81,29 @@ def json_error(
     return json_reply(ErrorBody(text), status, headers)
 
 
-async def read_json(call: Call, kind: type[T], most: int | None = None) -> T:
+async def read_json(call: Call, kind: type[T], most: int = SMALL_BYTES) -> T:
     """The body of a call, decoded; raises ``BadInput``."""
     return decode_json(await call.read_body(most), kind)
+
+
+async def read_typed_json(call: Call, kind: type[T], most: int = SMALL_BYTES) -> T:
+    """The same for a protocol that refuses bodies of another content type."""
+    if call.media != JSON:
+        raise UnsupportedMedia(f"The body must be {JSON}.", field="Content-Type")
+    return await read_json(call, kind, most)
+
+
+def query_of(call: Call) -> dict[str, str]:
+    """The parameters of the URL, the last of each name."""
+    try:
+        pairs = parse_qsl(
+            call.query_string.decode("latin-1"),
+            keep_blank_values=True,
+            max_num_fields=_MAX_FIELDS,
+        )
+    except ValueError as error:
+        raise BadInput(f"The URL has more than {_MAX_FIELDS} parameters.", field="query") from error
+    return dict(pairs)
 
 
 def decode_json(raw: bytes, kind: type[T]) -> T:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadInput
+from penstock.model.cron import parse_cron
 from penstock.testing.laws import law
-from penstock.worker.cron import parse_cron
 
 UTC_ZONE = ZoneInfo("UTC")
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -1,0 +1,1 @@
+"""The gRPC service of queue-ti: queue.proto, and the module that protoc makes of it."""
