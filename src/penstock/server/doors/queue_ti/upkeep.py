@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker import Broker
+from penstock.broker.queues import new_policy
 from penstock.errors import QueueExists, UnknownQueue
-from penstock.model.limits import MAX_PAGE
+from penstock.model.limits import MAX_PAGE, check_whole
 from penstock.model.names import escape
-from penstock.model.queue import Backoff, QueueInfo, Start
+from penstock.model.queue import MAX_TTL_MS, Backoff, QueueInfo, Start
 from penstock.model.states import State
 from penstock.server.doors.queue_ti.listing import topics_of, walk
 from penstock.server.doors.queue_ti.messages import EXPIRED, PENDING, PROCESSING, ttl_ms
@@ -71,6 +72,9 @@ async def put_config(
     broker: Broker, limits: Limits, topic: TopicName, config: TopicConfig
 ) -> TopicConfig:
     """Configure a topic, and register it."""
+    if config.message_ttl_seconds is not None:
+        check_whole("message_ttl_seconds", config.message_ttl_seconds, 0, MAX_TTL_MS // 1000)
+    new_policy(limits.policy(config))  # Refuses it before anything is created.
     base = await ensure_base(broker, topic, limits)
     if await broker.topic(topic.name) is None:
         await broker.put_topic(topic.name)
