@@ -190,6 +190,7 @@ async def test_a_topic_is_configured(api: Api) -> None:
         ("/topic-configs/orders", {"throughput_limit": -1}),
         ("/topic-configs/orders", {"max_retries": "three"}),
         ("/topic-configs/orders", {"max_depth": 2**70}),
+        ("/topic-configs/orders", {"message_ttl_seconds": 10**12}),
         ("/topic-configs/" + "x" * 200, {}),
         ("/topic-schemas/orders", {}),
         ("/topic-schemas/orders", {"schema_json": "{"}),
