@@ -10,7 +10,8 @@ long; one revoked through this server is refused immediately. Refusals are not c
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from penstock.errors import Unauthenticated
 from penstock.model.clock import Clock
@@ -89,6 +90,17 @@ class Access:
         if revision == self.keys.revision:
             self._remember(header, credential)
         return credential
+
+    async def claims(self, header: bytes | None, audience: str) -> Mapping[str, Any]:
+        """The claims of a token with this audience, for doors whose tokens have other claims.
+
+        Raises ``Unauthenticated``, also for an API key.
+        """
+        text = _bearer(header)
+        if self._tokens is None or text.startswith(KEY_PREFIX):
+            raise Unauthenticated("Tokens are not accepted here.")
+        await self._tokens.prepare(text)
+        return self._tokens.claims(text, audience)
 
     async def _look(self, text: str) -> Credential:
         if text.startswith(KEY_PREFIX):

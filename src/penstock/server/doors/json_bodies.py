@@ -109,6 +109,8 @@ def query_of(call: Call) -> dict[str, str]:
 def decode_json(raw: bytes, kind: type[T]) -> T:
     """Decode JSON; raises ``BadInput``, also for bodies that are nested too deeply."""
     try:
+        # A part that is kept raw would not be checked otherwise.
+        raw.decode()
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError) as error:
         raise BadInput(f"The body cannot be read: {error}.", field="body") from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from penstock.broker import Broker, BrokerOptions
-from penstock.server.access import Access, Keys
+from penstock.model.webhooks import WebhookOptions
+from penstock.server.access import Access, Keys, Tokens
 from penstock.server.app import Application
 from penstock.server.doors import load_doors
 from penstock.server.health import ROUTES as HEALTH
@@ -27,7 +28,11 @@ Open: TypeAlias = Callable[..., Door]
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    options = BrokerOptions(engine=EngineOptions(clock=FakeClock()))
+    options = BrokerOptions(
+        engine=EngineOptions(clock=FakeClock(), jitter=lambda ceiling_ms: ceiling_ms),
+        # Receivers of webhooks listen on the loopback interface.
+        webhooks=WebhookOptions(allow_private=True),
+    )
     engine = await open_engine("memory://", options.engine)
     async with Broker(engine, options) as opened:
         yield opened
@@ -37,13 +42,15 @@ async def broker() -> AsyncIterator[Broker]:
 def through(broker: Broker) -> Open:
     """The broker behind the native door and the named ones."""
 
-    def open_doors(names: str, *, auth: bool = False) -> Door:
+    def open_doors(
+        names: str, *, auth: bool = False, tokens: Tokens | None = None, **settings: Any
+    ) -> Door:
         clock = broker.engine.clock
         assert isinstance(clock, FakeClock)
-        access = Access(clock, Keys(broker.engine, clock), enabled=auth)
+        access = Access(clock, Keys(broker.engine, clock), tokens, enabled=auth)
         service = Service(broker, access, Metrics(broker.engine))
-        settings = Settings(store="memory://", door=names)
-        doors = [opener(service, settings) for opener in load_doors(names)]
+        found = Settings(store="memory://", door=names, **settings)
+        doors = [opener(service, found) for opener in load_doors(names)]
         return Door(Application(service, (*NATIVE, *HEALTH), doors), broker, clock)
 
     return open_doors
