@@ -16,7 +16,7 @@ from penstock.server.doors.door import Door
 from penstock.server.replies import Reply
 from penstock.server.routing import Routes
 
-__all__ = ["DoorRoute", "Handler", "PathDoor"]
+__all__ = ["DoorRoute", "Handler", "PathDoor", "checked"]
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
 
@@ -31,6 +31,16 @@ class DoorRoute(Struct, frozen=True):
     handler: Handler
     is_open: bool = False
     """No credential is needed, also with auth."""
+
+
+def checked(check: Callable[[Credential], None], handler: Handler) -> Handler:
+    """The handler, after a check of the caller that raises if it refuses."""
+
+    async def answer(call: Call) -> Reply:
+        check(call.credential)
+        return await handler(call)
+
+    return answer
 
 
 class PathDoor(Door):

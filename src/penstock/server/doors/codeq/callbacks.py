@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import logging
 from typing import Any, Final
 
 import msgspec
 
 from penstock.broker import Broker
-from penstock.errors import PenstockError, UnknownQueue
+from penstock.errors import UnknownQueue
 from penstock.keepers.webhook_http import CallFailed, post
 from penstock.model.delivery import Ack, Delivery, Nack, Settlement
 from penstock.model.message import Message, NewMessage, Outgoing
 from penstock.model.webhooks import Webhook, split_url
+from penstock.server.doors.background import Background
 from penstock.server.doors.codeq.tasks import WEBHOOK_HEADER, command_of
 from penstock.server.service import Service
 
@@ -38,8 +38,6 @@ _LEASE_MS: Final = 120_000
 _CONCURRENCY: Final = 32
 #: How late a result is posted that another server has stored, or whose delay is over.
 _EVERY_S: Final = 1.0
-
-_log = logging.getLogger("penstock.server")
 
 
 async def result_message(broker: Broker, task: Message, body: dict[str, Any]) -> list[Outgoing]:
@@ -97,22 +95,12 @@ class Posting:
 
 
 class Callbacks:
-    """Posts the results of all tenants, from ``start`` to ``stop``."""
+    """Posts the results of all tenants, while ``background`` runs."""
 
     def __init__(self, service: Service, posting: Posting) -> None:
         self._service = service
         self._posting = posting
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to post."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="codeq-results")
-
-    async def stop(self) -> None:
-        """End; calls in progress are repeated by the next server."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self.background = Background("codeq-results", self._run)
 
     async def post_due(self) -> int:
         """Post what is due, in every tenant; returns how many calls were made."""
@@ -139,13 +127,7 @@ class Callbacks:
         delay_ms = min(_FIRST_DELAY_MS << (delivery.attempts - 1), _MAX_DELAY_MS)
         return Nack(delivery.receipt, failure, delay_ms)
 
-    async def _run(self) -> None:
-        while True:
-            made = 0
-            try:
-                if not self._service.broker.engine.role.is_standby:
-                    made = await self.post_due()
-            except PenstockError as error:
-                _log.warning("Results of codeQ could not be posted: %s", error)
-            if not made:
-                await asyncio.sleep(_EVERY_S)
+    async def _run(self) -> float:
+        if self._service.broker.engine.role.is_standby:
+            return _EVERY_S
+        return 0 if await self.post_due() else _EVERY_S

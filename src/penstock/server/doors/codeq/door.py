@@ -99,13 +99,13 @@ class CodeqDoor(PathDoor):
 
     async def start(self) -> None:
         """Begin to post results and notifications."""
-        self.callbacks.start()
-        self.notifier.start()
+        self.callbacks.background.start()
+        self.notifier.background.start()
 
     async def stop(self) -> None:
         """End both."""
-        await self.notifier.stop()
-        await self.callbacks.stop()
+        await self.notifier.background.stop()
+        await self.callbacks.background.stop()
 
 
 def _with_id(call: Call, reply: Plain) -> Plain:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import Struct
@@ -29,7 +28,7 @@ from penstock.server.doors.json_bodies import (
     rfc3339,
     to_ms,
 )
-from penstock.server.doors.path_door import DoorRoute, Handler
+from penstock.server.doors.path_door import DoorRoute, checked
 from penstock.server.replies import Plain
 
 __all__ = ["ROUTES"]
@@ -62,16 +61,6 @@ class CleanupReply(Struct, frozen=True):
     deleted: int
     before: str
     limit: int
-
-
-def admin_only(handler: Callable[[Call], Awaitable[Plain]]) -> Handler:
-    """The handler, for administrators."""
-
-    async def checked(call: Call) -> Plain:
-        check_admin(call.credential)
-        return await handler(call)
-
-    return checked
 
 
 async def put_topic(call: Call) -> Plain:
@@ -155,7 +144,7 @@ async def _command_queues(broker: Broker) -> list[QueueInfo]:
 
 _TOPIC: Final = PREFIX + "/admin/topics/{name}"
 ROUTES: Final = tuple(
-    DoorRoute(method, path, verb, admin_only(handler))
+    DoorRoute(method, path, verb, checked(check_admin, handler))
     for method, path, verb, handler in (
         ("PUT", _TOPIC, "put_topic", put_topic),
         ("GET", _TOPIC, "get_topic", get_topic),

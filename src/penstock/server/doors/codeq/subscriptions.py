@@ -17,10 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.broker import Broker
-from penstock.errors import Conflict, PenstockError, StoreCorrupt, UnknownQueue
+from penstock.errors import Conflict, StoreCorrupt, UnknownQueue
 from penstock.keepers.queue_watch import WatchedState, state_events
 from penstock.model.names import escape
 from penstock.model.webhooks import NONEMPTY, Webhook
+from penstock.server.doors.background import Background
 from penstock.server.doors.codeq.callbacks import RESULTS, Posting
 from penstock.server.doors.codeq.refusals import CodeqError
 from penstock.server.doors.json_bodies import rfc3339
@@ -115,7 +116,7 @@ class Subscriptions:
 
 
 class Notifier:
-    """Notifies subscribers, from ``start`` to ``stop``."""
+    """Notifies subscribers, while ``background`` runs."""
 
     def __init__(self, service: Service, subscriptions: Subscriptions, posting: Posting) -> None:
         self._service = service
@@ -124,17 +125,7 @@ class Notifier:
         self._states: dict[tuple[str, str], WatchedState] = {}
         self._grants: dict[tuple[str, str], tuple[int, int]] = {}
         self._turns: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="codeq-notifier")
-
-    async def stop(self) -> None:
-        """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self.background = Background("codeq-notifier", self._run)
 
     async def look(self) -> int:
         """Look at every subscribed queue; returns how many notifications were sent."""
@@ -202,14 +193,10 @@ class Notifier:
             _log.info("A subscriber of codeQ was not notified: %s", failure)
         return failure is None
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                if not self._service.broker.engine.role.is_standby:
-                    await self.look()
-            except PenstockError as error:
-                _log.warning("Subscribers of codeQ were not notified: %s", error)
-            await asyncio.sleep(_EVERY_S)
+    async def _run(self) -> float:
+        if not self._service.broker.engine.role.is_standby:
+            await self.look()
+        return _EVERY_S
 
 
 def _ttl_ms(ttl_s: int | None) -> int:

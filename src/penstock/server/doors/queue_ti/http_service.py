@@ -7,9 +7,9 @@ from msgspec import Struct
 from penstock.errors import BadInput
 from penstock.server.call import Call
 from penstock.server.doors.json_bodies import json_reply, read_typed_json, rfc3339
-from penstock.server.doors.path_door import DoorRoute
+from penstock.server.doors.path_door import DoorRoute, checked
 from penstock.server.doors.queue_ti import listing, upkeep
-from penstock.server.doors.queue_ti.access import Caller, Identities, LoginRates
+from penstock.server.doors.queue_ti.access import Caller, Identities, LoginRates, check_admin
 from penstock.server.doors.queue_ti.accounts import (
     Accounts,
     GrantAction,
@@ -18,7 +18,7 @@ from penstock.server.doors.queue_ti.accounts import (
     grant_body,
     user_body,
 )
-from penstock.server.doors.queue_ti.http_topics import DeletedReply, admin_only
+from penstock.server.doors.queue_ti.http_topics import DeletedReply
 from penstock.server.doors.queue_ti.listing import StatusCount
 from penstock.server.doors.queue_ti.reaper import Reaper, parse_schedule
 from penstock.server.doors.queue_ti.refusals import QueueTiError, invalid, not_found
@@ -157,7 +157,7 @@ class ServiceRoutes:
             DoorRoute("POST", "/api/auth/login", "login", self.login, is_open=True),
             DoorRoute("POST", "/api/auth/refresh", "refresh", self.refresh),
             *(
-                DoorRoute(method, path, verb, admin_only(handler))
+                DoorRoute(method, path, verb, checked(check_admin, handler))
                 for method, path, verb, handler in table
             ),
         )

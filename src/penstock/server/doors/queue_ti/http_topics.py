@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ from penstock.server.doors.json_bodies import (
     rfc3339,
     to_ms,
 )
-from penstock.server.doors.path_door import DoorRoute, Handler
+from penstock.server.doors.path_door import DoorRoute, checked
 from penstock.server.doors.queue_ti import listing, upkeep
 from penstock.server.doors.queue_ti.access import check_admin
 from penstock.server.doors.queue_ti.avro import SchemaBody, schema_of, stored_schema
@@ -36,7 +35,7 @@ from penstock.server.doors.queue_ti.topics import (
 )
 from penstock.server.replies import Plain
 
-__all__ = ["DeletedReply", "TopicRoutes", "admin_only"]
+__all__ = ["DeletedReply", "TopicRoutes"]
 
 #: The largest schema that a topic stores, and its JSON form in a body.
 _SCHEMA_BYTES: Final = 4 * SMALL_BYTES
@@ -109,16 +108,6 @@ class DeletedReply(Struct, frozen=True):
     deleted: int
 
 
-def admin_only(handler: Callable[[Call], Awaitable[Plain]]) -> Handler:
-    """The handler, for administrators."""
-
-    async def checked(call: Call) -> Plain:
-        check_admin(call.credential)
-        return await handler(call)
-
-    return checked
-
-
 class TopicRoutes:
     """The handlers."""
 
@@ -148,7 +137,7 @@ class TopicRoutes:
             ("DELETE", log, "trim_log", self.trim_log),
         )
         return tuple(
-            DoorRoute(method, path, verb, admin_only(handler))
+            DoorRoute(method, path, verb, checked(check_admin, handler))
             for method, path, verb, handler in table
         )
 

@@ -6,14 +6,11 @@ run it: what one has deleted, the others do not find.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from contextlib import suppress
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from penstock.errors import PenstockError
 from penstock.model.cron import Cron, parse_cron
+from penstock.server.doors.background import Background
 from penstock.server.doors.queue_ti.upkeep import reap_expired
 from penstock.server.service import Service
 
@@ -23,8 +20,6 @@ _KIND: Final = "queue-ti-delete-reaper"
 #: How late a schedule that another server has stored is noticed.
 _LOOK_S: Final = 60.0
 _UTC: Final = ZoneInfo("UTC")
-
-_log = logging.getLogger("penstock.server")
 
 
 def parse_schedule(text: str) -> Cron:
@@ -37,8 +32,8 @@ class Reaper:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._since = 0
+        self._background = Background("queue-ti-reaper", self._run)
 
     async def schedule(self, tenant: str) -> str:
         """The schedule of a tenant; empty if it has none."""
@@ -52,17 +47,16 @@ class Reaper:
             await engine.put_document(_KIND, tenant, text.encode())
         else:
             await engine.delete_document(_KIND, tenant)
-        self._changed.set()
+        self._background.wake()
 
     def start(self) -> None:
         """Begin to run the schedules."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="queue-ti-reaper")
+        self._since = self._service.now()
+        self._background.start()
 
     async def stop(self) -> None:
         """End; a run in progress is cut off between two queues."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.stop()
 
     async def run_due(self, since: int, now: int) -> int:
         """Run what was due between two times; returns how many messages were deleted."""
@@ -72,23 +66,10 @@ class Reaper:
                 deleted += await reap_expired(self._service.broker.for_tenant(tenant))
         return deleted
 
-    async def _run(self) -> None:
-        since = self._service.now()
-        while True:
-            self._changed.clear()
-            try:
-                now = self._service.now()
-                await self.run_due(since, now)
-                since = now
-                pause_s = await self._pause_s(now)
-            except PenstockError as error:
-                _log.warning("The delete reaper failed: %s", error)
-                pause_s = _LOOK_S
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._changed.wait()
-
-    async def _pause_s(self, now: int) -> float:
+    async def _run(self) -> float:
+        now = self._service.now()
+        await self.run_due(self._since, now)
+        self._since = now
         slots = [cron.after(now) - now for _, cron in await self._schedules()]
         return min([_LOOK_S, *(slot / 1000 for slot in slots)])
 
