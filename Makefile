@@ -30,7 +30,11 @@ CODE := $(wildcard src tests bench examples website)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
+<<<<<<< HEAD
 .PHONY: help run demo test quick laws check bench figures docs format clean system java
+=======
+.PHONY: help run demo test quick laws check proto bench figures format clean system java
+>>>>>>> 12b6de0 (Write down why the doors of MQ, queue-ti and codeQ are as they are)
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +60,11 @@ check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
+
+proto: $(INSTALLED) ## Generate the module of queue-ti's protocol, with the oldest compiler that serves
+	$(PYTHON) -m venv build/protoc && build/protoc/bin/pip install --quiet 'grpcio-tools==1.72.*'
+	cd src/penstock/server/doors/queue_ti/proto && \
+	    $(CURDIR)/build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. queue.proto
 
 bench: $(BENCH_INSTALLED) ## Measure everything, and Redis, RabbitMQ, PGMQ, beanstalkd and Celery on the same work
 	@PYTHON=$(PYTHON3) scripts/system-packages $(BENCH_PACKAGES)
