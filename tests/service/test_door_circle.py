@@ -10,10 +10,11 @@ from queueti.pb import queue_pb2 as pb
 from queueti.pb.queue_pb2_grpc import QueueServiceStub
 
 from penstock.client import connect
+from penstock.model.message import HeaderValue
 from penstock.testing.laws import law
 from tests.service.serving import Serve, Served, unused_port
 
-HEADERS = {"country": "AT", "amount": 250}
+HEADERS: dict[str, HeaderValue] = {"country": "AT", "amount": 250}
 
 
 def api(server: Served, status: int, method: str, path: str, body: object = None) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.server.call import Call
     from penstock.server.request_parsing import Body
 
-__all__ = ["ANYONE", "ANY_NAME", "EVERYTHING", "Empty", "Need", "Route", "Routes"]
+__all__ = ["ANYONE", "ANY_NAME", "EVERYTHING", "AnyRoute", "Empty", "Need", "Route", "Routes"]
 
 Q = TypeVar("Q")
 B = TypeVar("B")

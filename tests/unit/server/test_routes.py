@@ -15,7 +15,7 @@ from penstock.model.runs import Run
 from penstock.server.access import Access, Keys
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.native import ROUTES as NATIVE
-from penstock.server.routing import ANYONE, Routes
+from penstock.server.routing import ANYONE, AnyRoute, Routes
 from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
@@ -281,7 +281,7 @@ async def test_the_openapi_document_has_every_route_and_the_limits(door):
 
 
 def test_found_paths_are_cached_within_bounds() -> None:
-    routes = Routes(ALL)
+    routes: Routes[AnyRoute] = Routes(ALL)
     for number in range(3_000):
         route, values = routes.find("POST", f"/v1/queues/q{number}/claims")
         assert (route.verb, values) == ("claim", (f"q{number}",))

@@ -26,6 +26,12 @@ from tests.unit.server.conftest import Door
 Open: TypeAlias = Callable[..., Door]
 
 
+def only(door: Door) -> Any:
+    """The door beside the native one."""
+    (found,) = door.app._doors
+    return found
+
+
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     options = BrokerOptions(

@@ -14,7 +14,7 @@ from penstock.server.doors.codeq.callbacks import RESULTS
 from penstock.testing.laws import law
 from tests.unit.keepers.receiver import Receiver
 from tests.unit.server.conftest import Door
-from tests.unit.server.doors.conftest import Open
+from tests.unit.server.doors.conftest import Open, only
 
 HOOK = {"callbackUrl": "http://x"}
 UNKNOWN = "4ad814ab-213e-41e3-a9a3-0025904f6e08"
@@ -287,7 +287,7 @@ async def test_results_are_posted_signed_and_repeated(through: Open) -> None:
     async with Receiver() as receiver:
         door = through("codeq", codeq_webhook_secret="s3cret")
         api = Api(door)
-        (codeq,) = door.app._doors
+        codeq = only(door)
         made = await api.create(webhook=receiver.url)
         assert made["webhook"] == receiver.url
         await api.claim()
@@ -324,7 +324,7 @@ async def test_results_are_posted_signed_and_repeated(through: Open) -> None:
 async def test_a_webhook_is_given_up_after_five_tries(api: Api) -> None:
     async with Receiver() as receiver:
         receiver.answers = ["503 No"]
-        (codeq,) = api.door.app._doors
+        codeq = only(api.door)
         made = await api.create(webhook=receiver.url, maxAttempts=1)
         await api.claim()
         await api(200, "POST", f"/tasks/{made['id']}/nack", {"reason": "bad"})
@@ -341,7 +341,7 @@ async def test_a_webhook_is_given_up_after_five_tries(api: Api) -> None:
 
 async def test_subscribers_are_notified_when_there_is_work(api: Api) -> None:
     async with Receiver() as receiver:
-        (codeq,) = api.door.app._doors
+        codeq = only(api.door)
         body = {"callbackUrl": receiver.url, "eventTypes": ["RENDER"], "ttlSeconds": 30}
         made = await api(200, "POST", "/workers/subscriptions", body)
         assert made["expiresAt"].endswith("Z")
@@ -370,7 +370,7 @@ async def test_subscribers_are_notified_when_there_is_work(api: Api) -> None:
 
 async def test_groups_and_hashes_share_the_notifications(api: Api) -> None:
     async with Receiver() as receiver:
-        (codeq,) = api.door.app._doors
+        codeq = only(api.door)
         for mode, count in (("fanout", 2), ("group", 2), ("hash", 3)):
             for _ in range(count):
                 body = {

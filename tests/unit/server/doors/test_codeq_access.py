@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from penstock.broker import Broker
 from penstock.server.access import Tokens
 from penstock.testing.laws import law
-from tests.unit.server.doors.conftest import Open
+from tests.unit.server.doors.conftest import Open, only
 from tests.unit.server.doors.test_codeq import POLICY, Api
 
 ISSUER, PRODUCER, WORKER = "https://issuer.example", "codeq-producer", "codeq-worker"
@@ -46,7 +46,7 @@ def be_worker(api: Api, **claims: Any) -> None:
 @law("T1")
 async def test_no_route_is_open(through: Open) -> None:
     door = through("codeq", auth=True)
-    (codeq,) = door.app._doors
+    codeq = only(door)
     assert len(codeq.routes.all) == 20
     for route in codeq.routes.all:
         path = route.path.format(id="i", name="t", command="C")
@@ -82,13 +82,14 @@ async def test_tenants_do_not_meet(api: Api) -> None:
     await api.create(idempotencyKey="k")
     be_worker(api, tid="third")
     await api(204, "POST", "/tasks/claim", {})
-    for claims in (
+    named: list[dict[str, Any]] = [
         {"tid": "acme", "organizationId": "other"},
         {"tid": "Acme"},
         {"tid": 5},
         {"tid": "a"},
         {"sub": "Not A Tenant"},
-    ):
+    ]
+    for claims in named:
         be(api, PRODUCER, **claims)
         await api(403, "GET", f"/tasks/{made['id']}")
 
@@ -120,7 +121,7 @@ async def test_a_worker_needs_scopes_and_commands(api: Api) -> None:
     ):
         be_worker(api, scope=" ".join({*SCOPES.split()} - {scope}))
         assert scope in await api.error(403, "POST", path, sent)
-    for claims in (
+    wrong: list[dict[str, Any]] = [
         {"eventTypes": []},
         {"eventTypes": [5]},
         {"eventTypes": "*"},
@@ -129,7 +130,8 @@ async def test_a_worker_needs_scopes_and_commands(api: Api) -> None:
         {"exp": 1},
         {"iss": "https://other.example"},
         {"aud": "someone-else"},
-    ):
+    ]
+    for claims in wrong:
         be_worker(api, **claims)
         await api(401, "POST", "/tasks/claim", {})
 

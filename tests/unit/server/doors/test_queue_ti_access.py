@@ -10,7 +10,7 @@ import pytest
 from penstock.server.doors.queue_ti.access import TOKEN_S
 from penstock.testing.laws import law
 from tests.unit.server.conftest import Door
-from tests.unit.server.doors.conftest import Open
+from tests.unit.server.doors.conftest import Open, only
 from tests.unit.server.doors.test_queue_ti import Api
 
 PASSWORD = "correct horse battery"
@@ -43,7 +43,7 @@ async def user(api: Api, name: str, **more: Any) -> str:
 @law("T1")
 async def test_no_route_is_open(through: Open) -> None:
     door = through("queue-ti", auth=True)
-    (queue_ti,) = door.app._doors
+    queue_ti = only(door)
     assert len(queue_ti.routes.all) == 38
     for route in queue_ti.routes.all:
         path = route.path.format(id="i", topic="t", group="g", key="k", grant="x")
@@ -63,7 +63,7 @@ async def test_administration_needs_an_administrator(api: Api) -> None:
     # The action opens nothing; the flag of the user would.
     await api(201, "POST", f"/users/{uid}/grants", {"action": "admin"})
     await log_in(api, "ann")
-    (queue_ti,) = api.door.app._doors
+    queue_ti = only(api.door)
     refused = set()
     for route in queue_ti.routes.all:
         path = route.path.format(id=uid, topic="t", group="g", key="k", grant="x")
@@ -137,7 +137,7 @@ async def test_a_token_lasts_fifteen_minutes_and_is_refreshed(api: Api) -> None:
     api.door.headers = {"authorization": f"bearer {fresh}"}  # The scheme is case-sensitive.
     await api(401, "GET", "/users")
     forged = jwt.encode({**claims, "exp": claims["exp"] * 2}, "x" * 32)
-    none = jwt.encode({**claims, "exp": claims["exp"] * 2}, None, algorithm="none")
+    none = jwt.encode({**claims, "exp": claims["exp"] * 2}, "", algorithm="none")
     for text in (forged, none, fresh[:-2], ""):
         api.door.headers = {"authorization": f"Bearer {text}"}
         await api(401, "GET", "/users")

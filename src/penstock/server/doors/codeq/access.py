@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from penstock.errors import Forbidden, Unauthenticated
 from penstock.model.limits import shown
 from penstock.model.names import escape
@@ -44,7 +46,15 @@ class Caller(Credential, frozen=True, kw_only=True):
 class Identities:
     """Verifies tokens."""
 
-    def __init__(self, service: Service, *, worker: str, producer: str | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        worker: str,
+        producer: str | None,
+        requests_per_s: int | None = None,
+    ) -> None:
+        self._requests_per_s = requests_per_s
         self._access = service.access
         self._worker = worker
         self._producer = producer
@@ -58,7 +68,7 @@ class Identities:
         if known is not None:
             return known
         try:
-            return _worker_of(await access.claims(header, self._worker))
+            return self._limited(_worker_of(await access.claims(header, self._worker)))
         except Unauthenticated:
             pass
         if self._producer is not None:
@@ -68,8 +78,11 @@ class Identities:
                 claims = {}
             # A token with grants is one of Penstock.
             if claims and "grants" not in claims:
-                return _caller(claims, is_worker=False)
+                return self._limited(_caller(claims, is_worker=False))
         return await access.authenticate(header)
+
+    def _limited(self, caller: Caller) -> Caller:
+        return replace(caller, requests_per_s=self._requests_per_s)
 
 
 def _worker_of(claims: Mapping[str, Any]) -> Caller:

@@ -57,7 +57,8 @@ class CodeqDoor(PathDoor):
     """The twenty routes."""
 
     name = "codeq"
-    page_proof = frozenset({b"x-request-id"})
+    #: Routes without a body are called without a content type.
+    page_proof = None
 
     def __init__(self, service: Service, settings: Settings) -> None:
         secret = settings.codeq_webhook_secret
@@ -66,7 +67,10 @@ class CodeqDoor(PathDoor):
         self.callbacks = Callbacks(service, posting)
         self.notifier = Notifier(service, self.subscriptions, posting)
         self._identities = Identities(
-            service, worker=settings.codeq_worker_audience, producer=settings.jwt_audience
+            service,
+            worker=settings.codeq_worker_audience,
+            producer=settings.jwt_audience,
+            requests_per_s=settings.requests_per_s,
         )
         super().__init__((*TaskRoutes(self.subscriptions).routes(), *ADMIN))
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
+from msgspec.structs import replace
 
 from penstock.errors import Forbidden, TooManyRequests, Unauthenticated
 from penstock.server.access import ANYBODY, DEFAULT_TENANT, EVERYTHING, Action, Credential
@@ -60,8 +61,16 @@ class Caller(Credential, frozen=True, kw_only=True):
 class Identities:
     """Issues and verifies tokens."""
 
-    def __init__(self, service: Service, accounts: Accounts, random: RandomBytes) -> None:
+    def __init__(
+        self,
+        service: Service,
+        accounts: Accounts,
+        random: RandomBytes,
+        *,
+        requests_per_s: int | None = None,
+    ) -> None:
         self._service = service
+        self._requests_per_s = requests_per_s
         self._accounts = accounts
         self._random = random
         self._secret: bytes | None = None
@@ -106,11 +115,13 @@ class Identities:
     async def _caller(self, uid: str, tenant: str) -> Caller:
         if uid.startswith(_KEY_USER):
             key = await self._service.access.keys.known(uid.removeprefix(_KEY_USER))
-            return _caller(uid, key.name, key.tenant, is_admin=True)
+            caller = _caller(uid, key.name, key.tenant, is_admin=True)
+            return replace(caller, requests_per_s=key.requests_per_s, counted_as=key.counted_as)
         user = await self._accounts.user(tenant, uid)
         if user is None:
             raise Unauthenticated("The user of this token was deleted.")
-        return _caller(uid, user.username, tenant, is_admin=user.is_admin, grants=user.grants)
+        caller = _caller(uid, user.username, tenant, is_admin=user.is_admin, grants=user.grants)
+        return replace(caller, requests_per_s=self._requests_per_s)
 
     async def _token(self, uid: str, username: str, tenant: str, is_admin: bool) -> str:
         now_s = self._service.now() // 1000
@@ -139,8 +150,6 @@ class Identities:
             self._secret = await self._service.broker.engine.add_document(
                 _SECRET_KIND, "tokens", self._random(_SECRET_BYTES)
             )
-            stored = await self._service.broker.engine.get_document(_SECRET_KIND, "tokens")
-            self._secret = stored or self._secret
         return self._secret
 
 

@@ -37,12 +37,16 @@ class QueueTiDoor(PathDoor):
     """Both interfaces."""
 
     name = "queue-ti"
+    #: Routes without a body are called without a content type.
+    page_proof = None
 
     def __init__(self, service: Service, settings: Settings) -> None:
         limits = Limits(settings.queue_ti_dlq_threshold)
         engine = service.broker.engine
         accounts = Accounts(engine, engine.clock, random_bytes)
-        self.identities = Identities(service, accounts, random_bytes)
+        self.identities = Identities(
+            service, accounts, random_bytes, requests_per_s=settings.requests_per_s
+        )
         self.reaper = Reaper(service)
         super().__init__(
             (

@@ -6,12 +6,13 @@ their payloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.broker import Broker
+from penstock.errors import TooLarge
 from penstock.model.delivery import QueueStats, Snapshot
 from penstock.model.limits import DLQ_SUFFIX, MAX_PAGE
 from penstock.model.queue import QueueInfo
@@ -42,6 +43,8 @@ __all__ = [
 
 #: Rows that one page may skip: a walk of some hundred milliseconds.
 MAX_OFFSET: Final = 100_000
+#: Payloads of one page; encoding them takes some 10 ms.
+MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 _LIVE: Final = (State.AVAILABLE, State.DELAYED, State.IN_FLIGHT, State.EXPIRED)
 
 
@@ -155,16 +158,15 @@ async def topics_of(broker: Broker) -> list[QueueInfo]:
 
 async def walk(
     broker: Broker, queue: str, state: State, *, where: str | None = None
-) -> list[Snapshot]:
-    """Every delivery of a queue in a state, without payloads."""
-    found: list[Snapshot] = []
+) -> AsyncIterator[tuple[Snapshot, ...]]:
+    """The deliveries of a queue in a state, in pages, without payloads."""
     cursor: str | None = None
     while True:
         page = await broker.peek(queue, state, where=where, limit=MAX_PAGE, cursor=cursor)
-        found += page.items
+        yield page.items
         cursor = page.cursor
         if cursor is None:
-            return found
+            return
 
 
 def _live(queue: str) -> list[tuple[str, State]]:
@@ -205,11 +207,19 @@ async def _rows(
         if cursor is None:
             return ()
     found: list[Snapshot] = []
+    size = 0
     while len(found) < limit:
         page = await broker.peek(
             queue, state, limit=limit - len(found), cursor=cursor, payloads=True
         )
         found += page.items
+        size += sum(item.message.size for item in page.items)
+        if size > MAX_PAGE_BYTES and len(found) > 1:
+            raise TooLarge(
+                f"The page has more than {MAX_PAGE_BYTES} bytes of payloads; ask for fewer items.",
+                field="limit",
+                limit=MAX_PAGE_BYTES,
+            )
         cursor = page.cursor
         if cursor is None:
             break

@@ -7,7 +7,7 @@ from typing import Final
 from penstock.broker import Broker
 from penstock.broker.queues import new_policy
 from penstock.errors import QueueExists, UnknownQueue
-from penstock.model.limits import MAX_PAGE, check_whole
+from penstock.model.limits import check_whole
 from penstock.model.names import escape
 from penstock.model.queue import MAX_TTL_MS, Backoff, QueueInfo, Start
 from penstock.model.states import State
@@ -199,8 +199,9 @@ async def _delete(broker: Broker, queue: str, state: State, where: str | None) -
             deleted, more = deleted + reply.count, reply.more
         return deleted
     deleted = 0
-    for item in await walk(broker, queue, state, where=where):
-        deleted += (await broker.cancel(item.message.id, queue=queue)).count
+    async for items in walk(broker, queue, state, where=where):
+        for item in items:
+            deleted += (await broker.cancel(item.message.id, queue=queue)).count
     return deleted
 
 
@@ -225,14 +226,10 @@ async def trim_log(broker: Broker, topic: TopicName, before_ms: int) -> int:
     """Delete the acked messages that were acked before a time."""
     deleted = 0
     for info in await queues_of(broker, topic):
-        old = [
-            item.message.id
-            for item in await walk(broker, info.name, State.DONE)
-            if (item.at or 0) < before_ms
-        ]
-        for first in range(0, len(old), MAX_PAGE):
-            ids = old[first : first + MAX_PAGE]
-            deleted += (await broker.purge(info.name, State.DONE, ids=ids)).count
+        async for items in walk(broker, info.name, State.DONE):
+            old = [item.message.id for item in items if (item.at or 0) < before_ms]
+            if old:
+                deleted += (await broker.purge(info.name, State.DONE, ids=old)).count
     return deleted
 
 
