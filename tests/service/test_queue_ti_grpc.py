@@ -26,6 +26,7 @@ from queueti.pb.queue_pb2_grpc import QueueServiceStub
 
 from penstock.client import connect as connect_natively
 from penstock.testing.laws import law
+from tests.service.certificates import self_signed
 from tests.service.serving import Serve, Served, unused_port
 
 INSECURE = ConnectOptions(insecure=True)
@@ -317,6 +318,20 @@ async def test_nothing_is_lost_if_the_server_is_killed(serve: Serve) -> None:
                 if left | acked == set(sent):
                     break
     assert not left & acked
+
+
+async def test_the_certificate_of_the_server_is_that_of_the_service(serve: Serve) -> None:
+    pair, port = self_signed(serve.folder), unused_port()
+    serve(
+        *("--tls-cert", str(pair.cert), "--tls-key", str(pair.key)),
+        *("--door", "queue-ti", "--queue-ti-grpc-port", str(port)),
+    )
+    trusted = grpc.ssl_channel_credentials(pair.cert.read_bytes())
+    async with grpc.aio.secure_channel(f"localhost:{port}", trusted) as channel:
+        await QueueServiceStub(channel).Enqueue(pb.EnqueueRequest(topic="t", payload=b"x"))
+    async with grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+        plain = QueueServiceStub(channel).Enqueue(pb.EnqueueRequest(topic="t", payload=b"x"))
+        assert await refused(plain) == "UNAVAILABLE"
 
 
 async def test_a_stopping_server_ends_its_streams(serve: Serve) -> None:

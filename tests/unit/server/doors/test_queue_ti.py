@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from penstock.broker import Broker
+from penstock.errors import MissingExtra
 from penstock.model.states import State
+from penstock.server.doors import load_doors
 from penstock.testing.laws import law
 from tests.unit.server.conftest import Answer, Door
 from tests.unit.server.doors.conftest import Open, only
@@ -403,6 +406,22 @@ async def test_a_body_of_another_type_is_refused(api: Api) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         answer = await api.door.call("POST", "/api/messages", body, {"content-type": kind})
         assert answer.status == 400
+
+
+async def test_a_native_topic_that_looks_escaped_hides_nothing(api: Api) -> None:
+    await api.broker.publish("esc.zz", b"x")
+    await api.enqueue()
+    found = (await api(200, "GET", "/messages"))["items"]
+    assert {item["topic"] for item in found} == {"esc.zz", "orders"}
+    assert len((await api(200, "GET", "/stats"))["topics"]) == 2
+
+
+def test_the_door_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("penstock.server.doors.queue_ti")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MissingExtra, match=r"penstock\[grpc\]"):
+        load_doors("queue-ti")
 
 
 async def test_native_messages_are_read_and_the_other_way_round(api: Api, broker: Broker) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
-
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import HeaderValue
@@ -13,10 +11,29 @@ from penstock.model.names import escape
 from penstock.server.call import Call
 from penstock.server.doors.codeq import tasks, work
 from penstock.server.doors.codeq.access import Caller, Worker, check_producer, worker
+from penstock.server.doors.codeq.bodies import (
+    ClaimBody,
+    CreateBatch,
+    CreateBatchReply,
+    CreateItem,
+    HeartbeatBody,
+    NackBody,
+    OkReply,
+    RaftReply,
+    RenewBody,
+    StatusReply,
+    SubmitBatch,
+    SubmitBatchReply,
+    SubmitItem,
+    SubscribeBody,
+    SubscriptionReply,
+    TaskAndResult,
+    TaskList,
+)
 from penstock.server.doors.codeq.refusals import CodeqError, refusal_text
+from penstock.server.doors.codeq.results import SubmitBody, result_of
 from penstock.server.doors.codeq.subscriptions import Subscription, Subscriptions
 from penstock.server.doors.codeq.tasks import CreateBody, Found, Task
-from penstock.server.doors.codeq.work import ResultBody, SubmitBody
 from penstock.server.doors.json_bodies import (
     SMALL_BYTES,
     decode_json,
@@ -36,129 +53,6 @@ _MAX_BATCH: Final = 100
 _MAX_CLAIM_BATCH: Final = 10
 _MAX_RESULT_WAIT_MS: Final = 60_000
 _MODES: Final = ("fanout", "group", "hash")
-
-
-class CreateBatch(Struct, frozen=True):
-    """Tasks to create."""
-
-    tasks: list[CreateBody] | None = None
-
-
-class CreateItem(Struct, frozen=True, omit_defaults=True):
-    """What became of one task of a batch."""
-
-    task: Task | UnsetType = UNSET
-    error: str = ""
-
-
-class CreateBatchReply(Struct, frozen=True):
-    """In the order of the call."""
-
-    results: list[CreateItem]
-
-
-class ClaimBody(Struct, frozen=True):
-    """What a worker asks for."""
-
-    commands: list[str] | None = None
-    leaseSeconds: int | None = None  # noqa: N815  (codeQ's names)
-    waitSeconds: int | None = None  # noqa: N815
-    count: int | None = None
-
-
-class TaskList(Struct, frozen=True):
-    """Claimed tasks."""
-
-    tasks: list[Task]
-
-
-class HeartbeatBody(Struct, frozen=True):
-    """How long to extend."""
-
-    extendSeconds: int | None = None  # noqa: N815
-
-
-class NackBody(Struct, frozen=True):
-    """When to retry, and why."""
-
-    delaySeconds: int | None = None  # noqa: N815
-    reason: str | None = None
-
-
-class BatchResult(SubmitBody, frozen=True):
-    """The result of one task of a batch."""
-
-    taskId: str = ""  # noqa: N815
-
-
-class SubmitBatch(Struct, frozen=True):
-    """Results of several tasks."""
-
-    results: list[BatchResult] | None = None
-
-
-class SubmitItem(Struct, frozen=True, omit_defaults=True):
-    """What became of one result of a batch."""
-
-    taskId: str  # noqa: N815
-    result: ResultBody | UnsetType = UNSET
-    error: str = ""
-
-
-class SubmitBatchReply(Struct, frozen=True):
-    """In the order of the call."""
-
-    results: list[SubmitItem]
-
-
-class TaskAndResult(Struct, frozen=True):
-    """A finished task."""
-
-    task: Task
-    result: ResultBody
-
-
-class SubscribeBody(Struct, frozen=True):
-    """Whom to notify, and of what."""
-
-    callbackUrl: str = ""  # noqa: N815
-    eventTypes: list[str] | None = None  # noqa: N815
-    ttlSeconds: int | None = None  # noqa: N815
-    deliveryMode: str | None = None  # noqa: N815
-    groupId: str | None = None  # noqa: N815
-    minIntervalSeconds: int | None = None  # noqa: N815
-
-
-class RenewBody(Struct, frozen=True):
-    """How long to extend."""
-
-    ttlSeconds: int | None = None  # noqa: N815
-
-
-class SubscriptionReply(Struct, frozen=True):
-    """A subscription and its end."""
-
-    subscriptionId: str  # noqa: N815
-    expiresAt: str  # noqa: N815
-
-
-class OkReply(Struct, frozen=True):
-    """It worked."""
-
-    ok: bool
-
-
-class StatusReply(Struct, frozen=True):
-    """What became of a task."""
-
-    status: str
-
-
-class RaftReply(Struct, frozen=True):
-    """There is no cluster."""
-
-    enabled: bool
-    numGroups: int  # noqa: N815
 
 
 class TaskRoutes:
@@ -224,14 +118,14 @@ class TaskRoutes:
             (whole_number(query_of(call).get("waitSeconds")) or 0) * 1000, _MAX_RESULT_WAIT_MS
         )
         found = await _visible(call)
-        while await work.result_of(call.broker, found) is None and wait_ms > 0:
+        while await result_of(call.broker, found) is None and wait_ms > 0:
             step_ms = min(wait_ms, MAX_WAIT_MS)
             waiting = call.broker.result(found.queue, found.message.id, wait_ms=step_ms)
             ended = await call.wait_for(waiting)
             wait_ms = 0 if ended is not None else wait_ms - step_ms
             found = await _visible(call)
         call.end()
-        result = await work.result_of(call.broker, found)
+        result = await result_of(call.broker, found)
         if result is None:
             raise CodeqError(404, "result not found")
         shown = tasks.shown_task(call.credential.tenant, found)

@@ -23,7 +23,7 @@ from penstock.server.service import Service
 from penstock.settings import Settings
 from penstock.storage.randomness import random_bytes
 
-with importing("grpc", "grpcio", "protobuf"):
+with importing("grpc", "google", "grpc"):
     from penstock.server.doors.queue_ti.grpc_service import GrpcServer
 
 __all__ = ["QueueTiDoor", "open_door"]

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.broker import Broker
-from penstock.errors import Conflict, UnknownQueue
+from penstock.errors import BadName, Conflict, UnknownQueue
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.names import escape, unescape
 from penstock.model.queue import Backoff, QueueInfo
@@ -130,7 +130,8 @@ def topic_text(name: str) -> str:
     """The topic of queue-ti that a topic of Penstock stands for."""
     try:
         return unescape(name)
-    except ValueError:  # pragma: no cover  (every name of a message is valid)
+    except BadName:
+        # A native name that begins like an escaped one.
         return name
 
 
@@ -182,7 +183,7 @@ async def queues_of(broker: Broker, topic: TopicName) -> list[QueueInfo]:
 
 def group_of(info: QueueInfo) -> str:
     """The consumer group that a queue belongs to."""
-    return unescape(info.policy.labels[GROUP_LABEL])
+    return topic_text(info.policy.labels[GROUP_LABEL])
 
 
 def dlq_of(queue: str) -> str:
