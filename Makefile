@@ -30,11 +30,7 @@ CODE := $(wildcard src tests bench examples website)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-<<<<<<< HEAD
-.PHONY: help run demo test quick laws check bench figures docs format clean system java
-=======
-.PHONY: help run demo test quick laws check proto bench figures format clean system java
->>>>>>> 12b6de0 (Write down why the doors of MQ, queue-ti and codeQ are as they are)
+.PHONY: help run demo test quick laws check proto bench figures docs format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
