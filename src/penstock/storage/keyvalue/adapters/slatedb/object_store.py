@@ -20,7 +20,10 @@ _MIB: Final = 1024 * 1024
 #: SlateDB retries without a limit by default. The client of the object store below it
 #: retries ten times, within about 3 s.
 _RETRIES: Final = 0
-_REQUEST_TIMEOUT: Final = "2s"
+_CONNECT_TIMEOUT: Final = "2s"
+#: One request may take half of ``timeout_ms``, and at least this. A table is uploaded in parts of
+#: 10 MiB, four at a time: at 2 s, a line of 100 Mbit/s would never complete one.
+_LEAST_REQUEST_MS: Final = 2000
 #: More than the default of 8: Penstock flushes the memtable by number of commits, so tables are
 #: small, and a writer must not wait for the compactor's next turn.
 _L0_TABLES: Final = 64
@@ -50,8 +53,8 @@ def build_store(location: Location) -> Any:
         if location.kind == "file":
             builder.with_config("local_path", location.path)
         else:
-            builder.with_config("timeout", _REQUEST_TIMEOUT)
-            builder.with_config("connect_timeout", _REQUEST_TIMEOUT)
+            builder.with_config("timeout", f"{max(location.timeout_ms // 2, _LEAST_REQUEST_MS)}ms")
+            builder.with_config("connect_timeout", _CONNECT_TIMEOUT)
         for key, value in location.config:
             builder.with_config(key, value)
         return builder.build()
