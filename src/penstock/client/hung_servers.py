@@ -6,8 +6,8 @@ call waits for more than a second, the client asks its server which role it has 
 it does not answer, or no longer writes, the client asks the others too. As soon as one of them
 writes, the call ends with ``ConnectionLost``: its outcome is unknown, as after a lost connection.
 
-Servers of a store in a database all write, and name no writer. The first answer that says so ends
-the questions for good.
+Servers of a store in a database all write, and name no writer, like servers of older versions. The
+first such answer ends the questions for good.
 """
 
 from __future__ import annotations
@@ -169,6 +169,6 @@ class HungServers:
             self._silent[server] = asyncio.get_running_loop().time()
             return None
         self._silent.pop(server, None)
-        if health.role == "writer" and health.writer is None:
+        if health.role != "standby" and health.writer is None:
             self._exclusive = False
         return health.role
