@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 SERVERS: Final = 3
-LEASE_MS: Final = 1000
+_LEASE_MS: Final = 1000
 #: The default: with a shorter lease, three servers ask more than this one can answer.
 _LEASE_ON_MOTO_MS: Final = 2000
 SOON_S: Final = 60
@@ -85,10 +85,10 @@ class Servers:
         """
         proxies: list[FaultProxy] = []
         if kind == "file":
-            stores = [f"slatedb+file://{folder}/store?lease_ms={LEASE_MS}"] * SERVERS
+            stores = [f"slatedb+file://{folder}/store?lease_ms={_LEASE_MS}"] * SERVERS
         else:
             endpoint = s3_endpoint(kind)
-            lease_ms = _LEASE_ON_MOTO_MS if kind == "moto" else LEASE_MS
+            lease_ms = _LEASE_ON_MOTO_MS if kind == "moto" else _LEASE_MS
             url = s3_url(endpoint, lease_ms=lease_ms, commit_interval_ms=100)
             proxies = [FaultProxy(endpoint) for _ in range(SERVERS)]
             stores = [url.replace(endpoint, proxy.endpoint) for proxy in proxies]
