@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from penstock.model.delivery import Delivery
+from penstock.model.delivery import Ack, Delivery, Settlement, SettleReply
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.batching import Call
@@ -32,6 +32,7 @@ from penstock.storage.sql.deliveries import DeliveryGroup, Phase, in_order, segm
 from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
 from penstock.storage.sql.front import Position
 from penstock.storage.sql.granting import (
+    Acks,
     Claim,
     Granted,
     Stretch,
@@ -43,9 +44,10 @@ from penstock.storage.sql.granting import (
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.selected_claim import claim_selected
+from penstock.storage.sql.settle import Settle, settle, settle_within
 from penstock.storage.sql.work import Work
 
-__all__ = ["claim"]
+__all__ = ["acks_of", "claim"]
 
 T = TypeVar("T")
 
@@ -56,8 +58,6 @@ _MAX_TIMERS: Final = 500
 _MAX_GROUPS: Final = 4_000
 #: How long claims of a queue use transactions after another server claimed from it.
 _SHARED_MS: Final = 5_000
-#: Single statements that one claim tries: with the front of the queue, and after reading it.
-_STATEMENTS: Final = 2
 #: How often one claim searches again because of deliveries without attempts left, and how many it
 #: fails per search if it wants fewer: some 2,000 in all. The rest is left to the next claims.
 _LOOKS: Final = 8
@@ -76,12 +76,15 @@ async def claim(
 ) -> None:
     """Serve the calls, all of them claims of one queue."""
     asked = [call.asked for call in calls]
+    acks = [one.acks for one in asked if one.acks is not None]
     known = (await core.catalog.tenant(tenant)).queues.get(name)
     if known is not None and not known.ordered:
         await raise_floors(core, known.number)
 
     async def act(work: Work) -> list[list[Delivery]]:
         queue, dead = work.tenant.find(name)
+        if acks and work.single_statement:
+            await _ack(core, work, queue, acks, dead=dead)
         ordered = queue.ordered and not dead
         if ordered:
             # Every transaction locks the queue before its groups.
@@ -104,31 +107,56 @@ async def claim(
             await charge(work, queue, bucket, sum(map(len, granted)), dead=dead)
         return granted
 
-    if known is not None and asked[0].selector is None and _is_alone(core, known):
+    try:
+        if known is None or asked[0].selector is not None or not _is_alone(core, known):
+            raise NeedsTransaction
         granted = await _claim_alone(core, tenant, known, act)
-    else:
+    except NeedsTransaction:
+        for one in acks:
+            settling: Call[Settle, SettleReply] = Call(Settle(one.items), len(one.items))
+            await settle(core, tenant, name, [settling])
+            one.outcomes = (await settling.answered()).outcomes
         granted = await core.transact(tenant, act)
     for call, deliveries in zip(calls, granted, strict=True):
         call.answer(deliveries)
 
 
+def acks_of(core: Core, tenant: str, name: str, settlements: Sequence[Settlement]) -> Acks | None:
+    """The settlements, if a claim may bring them along in its single statement.
+
+    They must be acks: the claim would not see deliveries that others return.
+    """
+    known = core.catalog.seen(tenant)
+    queue = None if known is None else known.queues.get(name)
+    if queue is None or not core.database.publishes_in_one_statement or not _is_alone(core, queue):
+        return None
+    return Acks(settlements) if all(type(one) is Ack for one in settlements) else None
+
+
 async def _claim_alone(
     core: Core, tenant: str, queue: Queue, act: Callable[[Work], Awaitable[T]]
 ) -> T:
-    """Claim in a single statement, unless that fails or is not possible."""
-    for _ in range(_STATEMENTS):
-        known = core.fronts.knows(queue.number)
-        try:
-            return await core.single_statement(tenant, act)
-        except RowChanged:
-            # If the claim took its groups from a front, that is outdated: the next try reads them.
-            core.fronts.drop(queue.number)
-            if not known:
-                core.shared[queue.number] = core.clock.now() + _SHARED_MS
-                break
-        except NeedsTransaction:
-            break
-    return await core.transact(tenant, act)
+    """Claim in a single statement. Raises ``NeedsTransaction`` if that is not possible."""
+    is_known = core.fronts.knows(queue.number)
+    try:
+        return await core.single_statement(tenant, act)
+    except RowChanged:
+        # If the claim took its groups from a front, that is outdated: it reads them now.
+        core.fronts.drop(queue.number)
+        if is_known:
+            return await _claim_alone(core, tenant, queue, act)
+        core.shared[queue.number] = core.clock.now() + _SHARED_MS
+        raise
+
+
+async def _ack(core: Core, work: Work, queue: Queue, acks: Sequence[Acks], *, dead: bool) -> None:
+    """Settle what the calls bring along, in the transaction of their claims."""
+    items = [item for one in acks for item in one.items]
+    outcomes = await settle_within(core, work, queue, items, dead=dead)
+    begin = 0
+    for one in acks:
+        one.outcomes = outcomes[begin : begin + len(one.items)]
+        begin += len(one.items)
 
 
 def _is_alone(core: Core, queue: Queue) -> bool:

@@ -128,7 +128,7 @@ async def test_a_claim_finds_what_another_server_appended(pair: Pair) -> None:
 
 
 @law("C4")
-async def test_a_purge_of_another_server_is_noticed(pair: Pair) -> None:
+async def test_a_pause_by_another_server_holds(pair: Pair) -> None:
     await publish(pair.a, "old", *FIVE)
     assert await one_by_one(pair.a, 1) == [b"1"]
     await pair.b.pause(TENANT, "old", True)
