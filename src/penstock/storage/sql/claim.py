@@ -309,13 +309,14 @@ async def _lock_first(
     Also returns the position up to which the groups are complete; None if these are all.
     """
     floors = () if dead else floors_of(core, queue.number)
+    side = (queue.number, dead)
     waits = 0
     while True:
         if work.copies.is_full:
             work.notify(queue)  # Waiting consumers claim again.
             return [], None
         if work.single_statement:
-            front = await find_front(core, work, queue, phases, most, wanted, dead=dead)
+            front = await find_front(core, work, side, phases, most, wanted)
             # One less: the front knows where the next group begins, without decoding it.
             rows, end = front.first(max(1, most - 1))
             groups = work.hold_all(rows)

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.model.states import State
-from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import FirstGroups, Row
 from penstock.storage.sql.deliveries import message_id, phases_of
 from penstock.storage.sql.floors import floors_of
-from penstock.storage.sql.front import LAST, Front, Position
+from penstock.storage.sql.front import LAST, Front, Position, Side
 from penstock.storage.sql.granting import Stretch
 from penstock.storage.sql.work import Work
 
@@ -26,32 +25,25 @@ _READ_AHEAD: Final = 16
 
 
 async def find_front(
-    core: Core,
-    work: Work,
-    queue: Queue,
-    phases: Sequence[int],
-    most: int,
-    wanted: int,
-    *,
-    dead: bool,
+    core: Core, work: Work, side: Side, phases: Sequence[int], most: int, wanted: int
 ) -> Front:
     """The first groups of a queue without locks: from this server's memory, or from the database.
 
     Other servers may publish. If there are any, the memory has to suffice for the claim.
     """
-    side = (queue.number, dead)
+    queue, dead = side
     needed = wanted if core.database.has_company and work.front is None else 1
     front = work.front or core.fronts.find(side)
     if front is not None and front.serves(most, needed):
         return front
     most = max(most, _READ_AHEAD)
-    floors = () if dead else floors_of(core, queue.number)
-    rows = await work.session.first_groups(queue.number, phases, floors, most)
+    floors = () if dead else floors_of(core, queue)
+    rows = await work.session.first_groups(queue, phases, floors, most)
     work.front = core.fronts.read(side, rows, bound(rows, phases, most))
     return work.front
 
 
-def assume_first(core: Core, work: Work, side: tuple[int, bool], found: Sequence[Stretch]) -> None:
+def assume_first(core: Core, work: Work, side: Side, found: Sequence[Stretch]) -> None:
     """Have the write check that no other group precedes the last of the deliveries.
 
     Without deliveries: that the queue has no other group at all. What the claim has read itself

@@ -18,12 +18,12 @@ from penstock.storage.sql.database import Row
 from penstock.storage.sql.deliveries import Phase, PrimaryKey
 from penstock.storage.sql.deliveries import Row as GroupRow
 
-__all__ = ["LAST", "Front", "Fronts", "Position"]
+__all__ = ["LAST", "Front", "Fronts", "Position", "Side"]
 
 #: A rank and a row key: groups that wait are handed out in this order.
 Position: TypeAlias = tuple[int, int]
 #: Queue number and side (true for the dead letters).
-_Side: TypeAlias = tuple[int, bool]
+Side: TypeAlias = tuple[int, bool]
 
 #: Behind every position.
 LAST: Final = (1 << 15, 1 << 62)
@@ -106,16 +106,16 @@ class Fronts:
     """The fronts of the queues that this server claims from."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_Side, Front] = OrderedDict()
+        self._known: OrderedDict[Side, Front] = OrderedDict()
 
-    def find(self, side: _Side) -> Front | None:
+    def find(self, side: Side) -> Front | None:
         """The front of this side of a queue, if it is known."""
         front = self._known.get(side)
         if front is not None:
             self._known.move_to_end(side)
         return front
 
-    def read(self, side: _Side, rows: Sequence[Row], end: Position | None) -> Front:
+    def read(self, side: Side, rows: Sequence[Row], end: Position | None) -> Front:
         """The front that was just read, up to its end."""
         front = Front(rows, end)
         if front.size > _MOST_GROUPS:
