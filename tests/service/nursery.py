@@ -115,8 +115,8 @@ def _run() -> None:
     import penstock.cli.serve
     import penstock.server.serve
     import penstock.storage.keyvalue.adapters.rocksdb
-    import penstock.storage.sql.engine
     import penstock.storage.sql.mysql.adapter
+    import penstock.storage.sql.opening
     import penstock.storage.sql.postgresql.adapter  # noqa: F401
 
     children: set[int] = set()

@@ -23,8 +23,8 @@ _SLATEDB: Final = "penstock.storage.keyvalue.opening:open_slatedb"
 SCHEMES: Final[dict[str, str]] = {
     "files": "penstock.storage.keyvalue.opening:open_files",
     "memory": "penstock.storage.keyvalue.opening:open_memory",
-    "mysql": "penstock.storage.sql.engine:open_mysql",
-    "postgresql": "penstock.storage.sql.engine:open_postgresql",
+    "mysql": "penstock.storage.sql.opening:open_mysql",
+    "postgresql": "penstock.storage.sql.opening:open_postgresql",
     "rocksdb": "penstock.storage.keyvalue.opening:open_rocksdb",
     **{f"slatedb+{kind}": _SLATEDB for kind in ("az", "file", "gs", "s3")},
 }

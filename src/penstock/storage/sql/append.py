@@ -391,6 +391,7 @@ async def publish_plain(
     for number, part in zip(numbers, parts, strict=True):
         part.set_number(number)
         core.segments.remember(part.segment(number, tenant.number, now))
+    core.fronts.wrote((), [group.row(numbers) for group in groups])
     queues = {group.queue for group in groups}
     core.brought(tenant, queues, len(segments) + 2 * len(groups), time.perf_counter() - began)
     return [PublishReply(published(call), "fsync") for call in planned]

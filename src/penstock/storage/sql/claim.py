@@ -16,19 +16,23 @@ claim reaches it. Claims with a selector are in ``selected_claim``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from penstock.model.delivery import Delivery
+from penstock.model.delivery import Ack, Delivery, Settlement, SettleReply
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.claim_front import assume_first, bound, find_front
 from penstock.storage.sql.copy_sizes import MEASURED, expire_some, fitting, measure
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NeedsTransaction, RowChanged
-from penstock.storage.sql.deliveries import DeliveryGroup, Phase, in_order, message_id, segment_of
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase, in_order, segment_of
+from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
+from penstock.storage.sql.front import Position
 from penstock.storage.sql.granting import (
+    Acks,
     Claim,
     Granted,
     Stretch,
@@ -40,9 +44,12 @@ from penstock.storage.sql.granting import (
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.selected_claim import claim_selected
+from penstock.storage.sql.settle import Settle, settle, settle_within
 from penstock.storage.sql.work import Work
 
-__all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
+__all__ = ["acks_of", "claim"]
+
+T = TypeVar("T")
 
 #: Due, lapsed and expired groups that one claim moves. Any more are left to the next claims and to
 #: sweep, so that the duration of a claim is bounded.
@@ -69,12 +76,15 @@ async def claim(
 ) -> None:
     """Serve the calls, all of them claims of one queue."""
     asked = [call.asked for call in calls]
+    acks = [one.acks for one in asked if one.acks is not None]
     known = (await core.catalog.tenant(tenant)).queues.get(name)
     if known is not None and not known.ordered:
         await raise_floors(core, known.number)
 
     async def act(work: Work) -> list[list[Delivery]]:
         queue, dead = work.tenant.find(name)
+        if acks and work.single_statement:
+            await _ack(core, work, queue, acks, dead=dead)
         ordered = queue.ordered and not dead
         if ordered:
             # Every transaction locks the queue before its groups.
@@ -97,18 +107,56 @@ async def claim(
             await charge(work, queue, bucket, sum(map(len, granted)), dead=dead)
         return granted
 
-    if known is not None and asked[0].selector is None and _is_alone(core, known):
-        try:
-            granted = await core.single_statement(tenant, act)
-        except RowChanged:
-            core.shared[known.number] = core.clock.now() + _SHARED_MS
-            granted = await core.transact(tenant, act)
-        except NeedsTransaction:
-            granted = await core.transact(tenant, act)
-    else:
+    try:
+        if known is None or asked[0].selector is not None or not _is_alone(core, known):
+            raise NeedsTransaction
+        granted = await _claim_alone(core, tenant, known, act)
+    except NeedsTransaction:
+        for one in acks:
+            settling: Call[Settle, SettleReply] = Call(Settle(one.items), len(one.items))
+            await settle(core, tenant, name, [settling])
+            one.outcomes = (await settling.answered()).outcomes
         granted = await core.transact(tenant, act)
     for call, deliveries in zip(calls, granted, strict=True):
         call.answer(deliveries)
+
+
+def acks_of(core: Core, tenant: str, name: str, settlements: Sequence[Settlement]) -> Acks | None:
+    """The settlements, if a claim may bring them along in its single statement.
+
+    They must be acks: the claim would not see deliveries that others return.
+    """
+    known = core.catalog.seen(tenant)
+    queue = None if known is None else known.queues.get(name)
+    if queue is None or not core.database.publishes_in_one_statement or not _is_alone(core, queue):
+        return None
+    return Acks(settlements) if all(type(one) is Ack for one in settlements) else None
+
+
+async def _claim_alone(
+    core: Core, tenant: str, queue: Queue, act: Callable[[Work], Awaitable[T]]
+) -> T:
+    """Claim in a single statement. Raises ``NeedsTransaction`` if that is not possible."""
+    is_known = core.fronts.knows(queue.number)
+    try:
+        return await core.single_statement(tenant, act)
+    except RowChanged:
+        # If the claim took its groups from a front, that is outdated: it reads them now.
+        core.fronts.drop(queue.number)
+        if is_known:
+            return await _claim_alone(core, tenant, queue, act)
+        core.shared[queue.number] = core.clock.now() + _SHARED_MS
+        raise
+
+
+async def _ack(core: Core, work: Work, queue: Queue, acks: Sequence[Acks], *, dead: bool) -> None:
+    """Settle what the calls bring along, in the transaction of their claims."""
+    items = [item for one in acks for item in one.items]
+    outcomes = await settle_within(core, work, queue, items, dead=dead)
+    begin = 0
+    for one in acks:
+        one.outcomes = outcomes[begin : begin + len(one.items)]
+        begin += len(one.items)
 
 
 def _is_alone(core: Core, queue: Queue) -> bool:
@@ -216,11 +264,10 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
     most = min(core.group_hints.get(side, 2), wanted + 1)
     reach, looks = wanted, 0
     while True:
-        groups = await _lock_first(core, work, queue, phases, most, dead=dead)
+        groups, end = await _lock_first(core, work, queue, phases, most, wanted, dead=dead)
         if not groups:
             return []
-        bound = _bound(groups, phases, most)
-        found, _ = _first(_before(in_order(groups, reach), bound), reach)
+        found, _ = _first(_before(in_order(groups, reach), end), reach)
         exhausted: list[Stretch] = []
         if not dead:
             found, exhausted = _divide(queue, found, wanted)
@@ -228,6 +275,8 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
                 work.notify(queue)
                 return found
         enough = sum(len(members) for _, members in found) == wanted
+        if work.single_statement:
+            assume_first(core, work, side, found if enough else ())
         if not enough and exhausted:
             if looks == _LOOKS:
                 work.notify(queue)  # Waiting consumers claim again: the queue may hold more.
@@ -238,7 +287,7 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
             most = min(4 * most, reach + 1)
             await work.write()
             continue
-        if enough or bound is None or most >= _MAX_GROUPS:
+        if enough or end is None or most >= _MAX_GROUPS:
             core.group_hints[side] = len({id(group) for group, _ in found}) + 1
             return found
         work.let_go(groups)
@@ -246,17 +295,35 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
 
 
 async def _lock_first(
-    core: Core, work: Work, queue: Queue, phases: Sequence[int], most: int, *, dead: bool
-) -> list[DeliveryGroup]:
-    """Lock the first groups of each phase; expire those past their time."""
+    core: Core,
+    work: Work,
+    queue: Queue,
+    phases: Sequence[int],
+    most: int,
+    wanted: int,
+    *,
+    dead: bool,
+) -> tuple[list[DeliveryGroup], Position | None]:
+    """Lock the first groups of each phase; expire those past their time.
+
+    Also returns the position up to which the groups are complete; None if these are all.
+    """
     floors = () if dead else floors_of(core, queue.number)
+    side = (queue.number, dead)
     waits = 0
     while True:
         if work.copies.is_full:
             work.notify(queue)  # Waiting consumers claim again.
-            return []
-        rows = await work.session.first_groups(queue.number, phases, floors, most)
-        groups = work.hold_all(rows)
+            return [], None
+        if work.single_statement:
+            front = await find_front(core, work, side, phases, most, wanted)
+            # One less: the front knows where the next group begins, without decoding it.
+            rows, end = front.first(max(1, most - 1))
+            groups = work.hold_all(rows)
+        else:
+            rows = await work.session.first_groups(queue.number, phases, floors, most)
+            groups = work.hold_all(rows)
+            end = bound(rows, phases, most)
         look_at_clock(core, work)
         expired = (
             [] if dead else [group for group in groups if moves.is_expired(group.record, work.now)]
@@ -266,9 +333,9 @@ async def _lock_first(
                 raise NeedsTransaction
             await expire_some(core, work, queue, expired)
         elif groups or work.single_statement or waits == _WAITS:
-            return groups
+            return groups, end
         elif not await _wait_for_first(work, queue, phases, floors):
-            return []
+            return [], None
         else:
             waits += 1
 
@@ -320,24 +387,11 @@ def _first(stretches: Sequence[Stretch], limit: int) -> tuple[list[Stretch], lis
     return part, []
 
 
-def _bound(
-    groups: Sequence[DeliveryGroup], phases: Sequence[int], most: int
-) -> tuple[int, int] | None:
-    """The position up to which the groups are complete; None if all were read."""
-    ends = []
-    for phase in phases:
-        of_phase = [group for group in groups if group.phase == phase]
-        if len(of_phase) >= most:
-            last = of_phase[-1]
-            ends.append((last.rank, last.position))
-    return min(ends, default=None)
-
-
-def _before(stretches: list[Stretch], bound: tuple[int, int] | None) -> list[Stretch]:
-    """The deliveries at or before the bound; the stretch that contains it is cut."""
-    if bound is None:
+def _before(stretches: list[Stretch], end: Position | None) -> list[Stretch]:
+    """The deliveries at or before the end; the stretch that contains it is cut."""
+    if end is None:
         return stretches
-    rank, (segment, last) = bound[0], segment_of(bound[1])
+    rank, (segment, last) = end[0], segment_of(end[1])
     kept: list[Stretch] = []
     for group, members in stretches:
         there, index = segment_of(group.position)
@@ -365,53 +419,3 @@ async def _wait_for_first(
             )
             return True
     return False
-
-
-# -- floors: where a search starts ---------------------------------------------------
-# A floor is, per rank, the row position below which a queue has no fresh group and will get none.
-#
-# Claims leave dead rows at the head of a queue. While an older transaction is open (a report, a
-# backup), the database cannot remove them, and every search for the first group of the queue has to
-# scan them all. With floors a claim starts its search behind them.
-#
-# They stay valid when other servers write. Fresh groups come from publishes only. An open publish
-# began at a segment at or above ``Stable.oldest``, and a later one appends above ``Stable.given``;
-# both are read before the groups. A claim leaves the rest of a group behind that group, in the same
-# rank, and a rolled back claim leaves the group where it was.
-#
-# Databases that do not profit from floors (``Database.has_floors``) have none.
-
-#: Search every rank from its beginning.
-NO_FLOORS: Final = (0,) * 10
-#: How long floors are used before they are read again, in milliseconds.
-_KEEP_MS: Final = 250
-
-
-def floors_of(core: Core, queue: int) -> Sequence[int]:
-    """The floors of a queue, by rank; empty if none are known."""
-    return core.floors.get(queue, ((), 0))[0]
-
-
-async def raise_floors(core: Core, queue: int) -> None:
-    """Refresh the floors of a queue, if they are not recent."""
-    if not core.database.has_floors:
-        return
-    now = core.clock.now()
-    known = core.floors.get(queue)
-    if known is None:
-        # Skip the first claim: most queues are not busy.
-        core.floors[queue] = ((), now)
-        return
-    floors, read_at = known
-    if 0 <= now - read_at < _KEEP_MS:
-        return
-    floors = floors or NO_FLOORS
-    stable = await core.stable()
-    begins = stable.given if stable.oldest is None else min(stable.given, stable.oldest)
-    rows = await core.fetch("first_row_keys", queue=queue, phase=int(Phase.FRESH), floors=floors)
-    appended = message_id(begins + 1, 0)
-    first = {int(rank): min(int(row_key), appended) for rank, row_key in rows}
-    core.floors[queue] = (
-        tuple(max(floor, first.get(rank, appended)) for rank, floor in enumerate(floors)),
-        now,
-    )

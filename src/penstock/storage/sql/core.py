@@ -41,6 +41,7 @@ from penstock.storage.sql.database import (
     Stale,
 )
 from penstock.storage.sql.deliveries import InFlightRows
+from penstock.storage.sql.front import Fronts
 from penstock.storage.sql.migrations import known
 from penstock.storage.sql.segments import Segments
 from penstock.storage.sql.work import Work
@@ -85,6 +86,8 @@ class Core:
         self.floors: dict[int, tuple[tuple[int, ...], int]] = {}
         #: The groups in flight that this server wrote.
         self.in_flight_rows = InFlightRows()
+        #: The groups that the next claims hand out.
+        self.fronts = Fronts()
         #: By queue number, until when claims use transactions because other servers claim too.
         self.shared: dict[int, int] = {}
         self.listener = Listener()
@@ -115,6 +118,7 @@ class Core:
         self.timers.forget()
         self.floors.clear()
         self.in_flight_rows.clear()
+        self.fronts.clear()
 
     def check_open(self) -> None:
         """Refuse calls after ``close``."""
@@ -325,6 +329,7 @@ class Core:
             with suppress(StoreError):
                 tenant = await self.catalog.reload(tenant.name)
         self.in_flight_rows.wrote(work.gone, work.put)
+        self.fronts.wrote(work.gone, work.put)
         for segment in work.appended:
             self.segments.remember(segment)
         if work.records:

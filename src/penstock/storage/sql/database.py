@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.extras import importing
-from penstock.storage.sql.deliveries import PrimaryKey
+from penstock.storage.sql.deliveries import Phase, PrimaryKey, message_id
 from penstock.storage.sql.deliveries import Row as GroupRow
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ConnectionLost",
     "Count",
     "Database",
+    "FirstGroups",
     "FreshGroup",
     "NeedsTransaction",
     "NewSegment",
@@ -64,6 +65,37 @@ class FreshGroup(NamedTuple):
     partition_key: bytes | None
     members: bytes
     record: bytes
+
+    def row(self, numbers: Sequence[int]) -> GroupRow:
+        """The row that was inserted; the segments have these numbers."""
+        segment = numbers[self.segment - 1]
+        row_key = message_id(segment, self.first)
+        return GroupRow(
+            self.queue,
+            int(Phase.FRESH),
+            self.rank,
+            row_key,
+            segment,
+            self.size,
+            None,
+            self.partition_key,
+            None,
+            self.members,
+            self.record,
+        )
+
+
+class FirstGroups(NamedTuple):
+    """What a claim assumes about the groups that precede what it hands out (C4)."""
+
+    queue: int
+    phases: Sequence[int]
+    floors: Sequence[int]
+    """As in ``Session.first_groups``."""
+    rank: int
+    row_key: int
+    groups: int
+    """The number of groups in these phases at or before that rank and row key."""
 
 
 class RetryTransaction(Exception):
@@ -180,6 +212,7 @@ class Session(ABC):
         held: Sequence[Row] = (),
         version: int | None = None,
         replaced: Sequence[GroupRow] = (),
+        first: FirstGroups | None = None,
     ) -> tuple[int, list[int]]:
         """Append segments, delete, replace and insert groups, and count, in one step.
 
@@ -189,8 +222,8 @@ class Session(ABC):
 
         With ``version`` this is all that the transaction writes. If nothing was done in it before,
         this may then be a transaction of its own: it checks that the catalog has this version
-        (``Stale``) and that the groups ``held`` are as they were read (``RowChanged``), and is the
-        last statement.
+        (``Stale``), that the groups ``held`` are as they were read and that ``first`` is true
+        (``RowChanged``), and is the last statement.
 
         Groups of the appended segments have ``segment`` -1 for the first of them, -2 for the
         second and so on, and the index of their first member in the low bits of ``row_key``.

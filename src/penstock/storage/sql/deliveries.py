@@ -43,6 +43,7 @@ __all__ = [
     "in_order",
     "is_dead",
     "message_id",
+    "numbered",
     "pack_members",
     "phases_of",
     "seal",
@@ -292,6 +293,18 @@ class Row(NamedTuple):
     consumer: str | None
     members: bytes | None
     record: bytes
+
+
+def numbered(row: Row, numbers: Sequence[int]) -> Row:
+    """The row with the number of its segment, if that is one of those just appended.
+
+    Until then -1 stands for the first of them, -2 for the second and so on.
+    """
+    if row.segment >= 0:
+        return row
+    segment = numbers[-row.segment - 1]
+    _, index = segment_of(row.row_key)
+    return row._replace(segment=segment, row_key=message_id(segment, index))
 
 
 class DeliveryGroup:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
-from urllib.parse import SplitResult
 
 from penstock.errors import PenstockError, StoreError, StoreUnavailable
 from penstock.filters import Filter, Selection
@@ -62,21 +61,19 @@ from penstock.storage.sql import (
 from penstock.storage.sql import store as store_rows
 from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.cancel import cancel
-from penstock.storage.sql.claim import claim
+from penstock.storage.sql.claim import acks_of, claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
-from penstock.storage.sql.connecting import open_database
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction
 from penstock.storage.sql.dead_letter_copies import append_copies
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
-from penstock.storage.sql.migrations import check
 from penstock.storage.sql.notifications import Watch
 from penstock.storage.sql.publish import Publish, publish, publish_within
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
 from penstock.storage.topic_checks import CheckedBy
 
-__all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
+__all__ = ["SqlEngine"]
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -243,6 +240,12 @@ class SqlEngine(Engine):
         else:
             selector = ClaimSelector(where, self._core.turns.slice_s)
             call = self._claim_alone(tenant, queue, Claim(consumer, limit, lease_ms, selector))
+        return await self._claimed(tenant, queue, limit, call)
+
+    async def _claimed(
+        self, tenant: str, queue: str, limit: int, call: Coroutine[None, None, list[Delivery]]
+    ) -> list[Delivery]:
+        """The answer of a claim call. If the caller is gone, it is released."""
         claiming = asyncio.ensure_future(call)
         try:
             deliveries = await asyncio.shield(claiming)
@@ -276,6 +279,29 @@ class SqlEngine(Engine):
                 self._core, tenant, queue, settlements, publish, checked
             )
         return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
+
+    async def settle_and_claim(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+    ) -> tuple[SettleReply, list[Delivery]]:
+        """One statement for acks and a claim, where a claim is one. Other settlements may return
+        deliveries, which the claim has to see."""
+        self._core.check_open()
+        acks = acks_of(self._core, tenant, queue, settlements)
+        if acks is None:
+            return await super().settle_and_claim(
+                tenant, queue, settlements, consumer, limit, lease_ms
+            )
+        call = self._claims.call(
+            (tenant, queue), Claim(consumer, limit, lease_ms, acks=acks), limit + len(settlements)
+        )
+        deliveries = await self._claimed(tenant, queue, limit, call)
+        return SettleReply(tuple(acks.outcomes), (), "fsync"), deliveries
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         return await route.route(self._core, tenant, queue, limit)
@@ -470,26 +496,3 @@ class SqlEngine(Engine):
         with suppress(RetryTransaction, ConnectionLost, PenstockError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._core.database.transaction() as session:
                 await self._core.server_numbers.release(session)
-
-
-# -- opening -------------------------------------------------------------------------
-
-
-async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
-    """``postgresql://user:password@host:port/database``."""
-    return await _open(url, options)
-
-
-async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
-    """``mysql://user:password@host:port/database``."""
-    return await _open(url, options)
-
-
-async def _open(url: SplitResult, options: EngineOptions) -> Engine:
-    database = await open_database(url.geturl())
-    try:
-        await check(database)
-        return await SqlEngine.open(database, options)
-    except BaseException:
-        await database.close()
-        raise

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt
 from penstock.model.decisions import lease_for
-from penstock.model.delivery import Delivery, Receipt
+from penstock.model.delivery import Delivery, Outcome, Receipt, Settlement
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.claim_selector import ClaimSelector
 from penstock.storage.sql import moves
@@ -29,13 +29,32 @@ from penstock.storage.sql.deliveries import (
 from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "Stretch", "deliver", "grant", "large_segments", "look_at_clock"]
+__all__ = [
+    "Acks",
+    "Claim",
+    "Granted",
+    "Stretch",
+    "deliver",
+    "grant",
+    "large_segments",
+    "look_at_clock",
+]
 
 #: A group, and consecutive members of it in claim order.
 Stretch: TypeAlias = tuple[DeliveryGroup, Sequence[int]]
 #: A segment that is not cached counts as this part of the largest payload: few payloads are large,
 #: and asking how large they are is another statement.
 _UNKNOWN_PART: Final = 4
+
+
+class Acks:
+    """Acks that a claim call brings along, and their outcomes once the claim is answered."""
+
+    __slots__ = ("items", "outcomes")
+
+    def __init__(self, items: Sequence[Settlement]) -> None:
+        self.items = items
+        self.outcomes: Sequence[Outcome] = ()
 
 
 class Claim(NamedTuple):
@@ -45,6 +64,7 @@ class Claim(NamedTuple):
     limit: int
     lease_ms: int | None
     selector: ClaimSelector | None = None
+    acks: Acks | None = None
 
 
 class Granted(NamedTuple):

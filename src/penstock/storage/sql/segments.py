@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import StoreCorrupt
-from penstock.model.checksum import checksum
+from penstock.model.checksum import checksums
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.deliveries import INDEX_BITS, seal, segment_of, unseal
@@ -158,19 +158,27 @@ class Segment:
 
     def payload(self, index: int) -> bytes:
         """The payload of an entry, verified (P3, X1)."""
+        return self._payloads_of((index,))[0]
+
+    def _payloads_of(self, indices: Sequence[int]) -> list[bytes]:
+        """The payloads of entries, verified together, which takes half the time."""
         if self._starts is None:
-            self._starts = [0, *accumulate(entry_metadata.size for entry_metadata in self.metadata)]
+            self._starts = [0, *accumulate([one.size for one in self.metadata])]
         assert self._payloads is not None
-        start = self._starts[index]
-        payload = self._payloads[start : start + self.metadata[index].size]
-        if checksum(payload) != self.metadata[index].checksum:
-            offset = self.number << INDEX_BITS | index
+        data, starts = self._payloads, self._starts
+        payloads = [data[starts[index] : starts[index + 1]] for index in indices]
+        expected = [self.metadata[index].checksum for index in indices]
+        found = checksums(payloads, repeat(0))
+        if found != expected:
+            wrong = next(i for i, one in enumerate(found) if one != expected[i])
+            offset = self.number << INDEX_BITS | indices[wrong]
             raise StoreCorrupt(f"The checksum of the payload at offset {offset} is wrong.")
-        return payload
+        return payloads
 
     def read_entries(self, indices: Sequence[int]) -> list[tuple[Message, bytes]]:
         """Entries with their payloads, verified (P3, X1)."""
-        return [(self.message(index), self.payload(index)) for index in indices]
+        payloads = self._payloads_of(indices)
+        return list(zip(map(self.message, indices), payloads, strict=True))
 
 
 class Segments:

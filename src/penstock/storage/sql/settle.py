@@ -43,7 +43,7 @@ from penstock.storage.sql.publish import Publishing
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy
 
-__all__ = ["Settle", "settle", "settle_and_publish"]
+__all__ = ["Settle", "settle", "settle_and_publish", "settle_within"]
 
 #: By rank and lease, receipts and their messages.
 _Wanted: TypeAlias = dict[tuple[int, int], list[tuple[Receipt, int]]]
@@ -86,6 +86,16 @@ async def settle(
             call = waiting.popleft()
             begin, answered = answered, answered + len(call.asked.settlements)
             call.answer(SettleReply(tuple(outcomes[begin:answered]), (), "fsync"))
+
+
+async def settle_within(
+    core: Core, work: Work, queue: Queue, items: Sequence[Settlement], *, dead: bool
+) -> Sequence[Outcome]:
+    """Settle in a transaction that does more. None of the items may return a delivery."""
+    table = await _Table.read(core, work, queue, items, dead=dead)
+    outcomes = table.settle_all(items, core.options.jitter)
+    table.finish(core)
+    return outcomes
 
 
 async def _settled(

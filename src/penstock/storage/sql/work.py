@@ -21,6 +21,7 @@ from penstock.storage.copy_limit import CopyLimit
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import (
     Count,
+    FirstGroups,
     NeedsTransaction,
     NewSegment,
     PartitionCount,
@@ -38,9 +39,11 @@ from penstock.storage.sql.deliveries import (
     Phase,
     PrimaryKey,
     message_id,
+    numbered,
     segment_of,
 )
 from penstock.storage.sql.deliveries import Row as GroupRow
+from penstock.storage.sql.front import Front
 from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, Segment
 
 __all__ = ["EndedGroup", "Work"]
@@ -97,6 +100,10 @@ class Work:
         self.single_statement = single_statement
         self.tenant = tenant
         self.now = now
+        #: What a claim assumes about the groups that it did not read. The write checks it.
+        self.first: FirstGroups | None = None
+        #: The front of the queue, if the claim has read it.
+        self.front: Front | None = None
         self._held: dict[int, _Held] = {}
         """By the identity of the group object."""
         self._added: dict[tuple[int, Phase, int, int, DeliveryRecord], list[int]] = {}
@@ -354,9 +361,10 @@ class Work:
             changed,
             self.tenant.version if self.single_statement and not more else None,
             replaced,
+            self.first,
         )
         self._version = version
-        self.put += rows
+        self.put += [numbered(row, self.numbers) for row in rows] if self._segments else rows
         self.gone += gone
         self.records += len(self._segments) + len(gone) + len(rows) + len(counts)
         self.records += len(partition_counts)

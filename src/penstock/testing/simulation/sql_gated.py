@@ -22,6 +22,7 @@ from penstock.storage.sql.database import (
     ConnectionLost,
     Count,
     Database,
+    FirstGroups,
     FreshGroup,
     NewSegment,
     PartitionCount,
@@ -290,13 +291,13 @@ class GatedSession(Session):
         held: Sequence[Row] = (),
         version: int | None = None,
         replaced: Sequence[GroupRow] = (),
+        first: FirstGroups | None = None,
     ) -> tuple[int, list[int]]:
         self.wrote = True
+        written = segments, gone, groups, counts, partition_counts
         changed = await self._through(
             "change",
-            lambda: self._inner.change(
-                tenant, segments, gone, groups, counts, partition_counts, held, version, replaced
-            ),
+            lambda: self._inner.change(tenant, *written, held, version, replaced, first),
         )
         self._lose_reply()
         return changed

@@ -114,21 +114,6 @@ _NEW_IDS: Final = (
 )
 _SEGMENTS: Final = ([1] * 10, [NOW] * 10, [1] * 10, [b"heads"] * 10, [b"payloads"] * 10)
 _GONE: Final = ([1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["row_keys"])
-COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
-    "add_to_partitions": _PARTITION_COUNTS,
-    "append": _SEGMENTS,
-    "claim_ids": _NEW_IDS,
-    "count": _COUNTS,
-    "count_partitions": _PARTITION_COUNTS,
-    "open_keys": ([1] * _SOME, ["new"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
-    "put_ids": (*_NEW_IDS, [8] * _SOME, [8] * _SOME, [None] * _SOME),
-    "put_keys": ([1] * _SOME, ["t"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
-    "put_newest": (_COMMON["messages"], [1] * _SOME, _COMMON["row_keys"]),
-    "put_owners": ([3] * 20, _COMMON["partitions"], ["c1"] * 20, [1] * 20),
-    "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
-    "insert_groups": _RUNS,
-    "replace_groups": _RUNS,
-}
 _HELD: Final = (*_GONE, [1] * _SOME, [b"\x03\x00"] * _SOME, [b"life"] * _SOME)
 #: What PostgreSQL writes at once: the tenant, that it publishes, the version that it expects;
 #: segments, runs that are held, places of runs that go, runs, counts, counts by partition.
@@ -147,6 +132,25 @@ PUBLISH: Final = (
     *([1] * _SOME, [1] * _SOME, [5] * _SOME, list(range(_SOME)), [1] * _SOME, [b"p001"] * _SOME),
     *([b"\x03\x00"] * _SOME, [b"life"] * _SOME),
 )
+#: What a claim writes that has not read the first groups, and what it assumes about them.
+_WRITE_FIRST: Final = (*WRITE_UNHELD, 1, [0, 1], [0] * 10, 5, _MIDDLE, 3)
+
+COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
+    "add_to_partitions": _PARTITION_COUNTS,
+    "append": _SEGMENTS,
+    "claim_ids": _NEW_IDS,
+    "count": _COUNTS,
+    "count_partitions": _PARTITION_COUNTS,
+    "open_keys": ([1] * _SOME, ["new"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
+    "put_ids": (*_NEW_IDS, [8] * _SOME, [8] * _SOME, [None] * _SOME),
+    "put_keys": ([1] * _SOME, ["t"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
+    "put_newest": (_COMMON["messages"], [1] * _SOME, _COMMON["row_keys"]),
+    "put_owners": ([3] * 20, _COMMON["partitions"], ["c1"] * 20, [1] * 20),
+    "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
+    "insert_groups": _RUNS,
+    "replace_groups": _RUNS,
+    "write_first": _WRITE_FIRST,
+}
 
 
 def arguments(statement: str, names: Sequence[str]) -> dict[str, Any]:

@@ -280,6 +280,7 @@ async def test_what_another_server_claims_meanwhile_is_not_handed_out_twice(
         theirs.extend(await claim(pair.b, "old", taken))
 
     between(monkeypatch, other)
+    core(pair.a).fronts.clear()
     ours = await claim(pair.a, "old", 10)
     assert payloads(theirs) + payloads(ours) == [b"0", b"1", b"2", b"3", b"4"]
     assert len(theirs) == taken
@@ -317,6 +318,7 @@ async def test_what_is_locked_by_others_is_left_to_a_transaction(pair: Pair) -> 
 @pytest.mark.usefixtures("calm")
 async def test_a_pause_meanwhile_holds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     between(monkeypatch, lambda: pair.b.pause(TENANT, "old", True))
+    core(pair.a).fronts.clear()
     assert await claim(pair.a, "old") == []
     assert (await pair.a.stats(TENANT, "old")).in_flight == 0
 

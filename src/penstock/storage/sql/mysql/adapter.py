@@ -22,13 +22,14 @@ from penstock.storage.sql.database import (
     ConnectionLost,
     Count,
     Database,
+    FirstGroups,
     NewSegment,
     PartitionCount,
     Row,
     Session,
     Stable,
 )
-from penstock.storage.sql.deliveries import PrimaryKey, message_id, segment_of
+from penstock.storage.sql.deliveries import PrimaryKey, numbered
 from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.storage.sql.error_mapping import raise_as
 from penstock.storage.sql.mysql.binding import Statement
@@ -155,10 +156,11 @@ class _Session(Session):
         held: Sequence[Row] = (),
         version: int | None = None,
         replaced: Sequence[GroupRow] = (),
+        first: FirstGroups | None = None,
     ) -> tuple[int, list[int]]:
-        del held, version  # Every change has a transaction here, which has locked them.
+        del held, version, first  # Every change has a transaction here, which has locked them.
         numbers = await self.append(segments) if segments else []
-        groups = [_numbered(group, numbers) if group.segment < 0 else group for group in groups]
+        groups = [numbered(group, numbers) for group in groups]
         link = self.link or await self._linked()
         most = link.packet // 2
         rows = [_timed(group) for group in sorted(groups, key=_primary_key)]
@@ -193,13 +195,6 @@ class _Session(Session):
 
     async def notify(self, queues: Sequence[int]) -> None:
         """Does nothing: the engine polls."""
-
-
-def _numbered(group: GroupRow, numbers: Sequence[int]) -> GroupRow:
-    """The group of a segment that was just appended, with its number."""
-    segment = numbers[-group.segment - 1]
-    _, index = segment_of(group.row_key)
-    return group._replace(segment=segment, row_key=message_id(segment, index))
 
 
 def _primary_key(group: GroupRow) -> PrimaryKey:

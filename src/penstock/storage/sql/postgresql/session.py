@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.storage.sql.database import (
     Count,
+    FirstGroups,
     FreshGroup,
     NeedsTransaction,
     NewSegment,
@@ -135,6 +136,7 @@ class PostgreSQLSession(Session):
         held: Sequence[Row] = (),
         version: int | None = None,
         replaced: Sequence[GroupRow] = (),
+        first: FirstGroups | None = None,
     ) -> tuple[int, list[int]]:
         single_statement = version is not None and not self.begun
         if single_statement:
@@ -144,8 +146,10 @@ class PostgreSQLSession(Session):
             await self._begin()
         _, appended_at, entries, metadata, payloads = _columns(segments, 5)
         publishes = single_statement and self._publishes
+        assumed = first if single_statement else None
+        statement = "write_publishing" if publishes else "write"
         changing = self._connection.fetchrow(
-            self._statements["write_publishing" if publishes else "write"][0],
+            self._statements[statement if assumed is None else "write_first"][0],
             tenant,
             publishes,
             version if single_statement else None,
@@ -159,6 +163,7 @@ class PostgreSQLSession(Session):
             len(replaced),
             *_columns(counts, 3),
             *_columns(partition_counts, 3),
+            *(() if assumed is None else assumed),
         )
         found, written, numbers = await self._in_time(changing)
         if not written:

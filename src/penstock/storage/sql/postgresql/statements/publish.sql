@@ -75,6 +75,43 @@ CROSS JOIN LATERAL penstock_write(
     $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36
 ) AS change
 
+-- name: write_first
+-- The same as write, for a claim that did not read the first groups of its queue: nothing is written
+-- unless exactly so many groups of these phases are at or before a position, as the claim assumes
+-- (C4). No catalog has the version 0. As in first_groups, fresh groups below the floors are not read.
+SELECT
+    CASE WHEN front.is_known THEN change.catalog ELSE $3 END AS catalog,
+    change.written,
+    change.numbers
+FROM (
+    SELECT count(*) = $42::integer AS is_known
+    FROM (
+        SELECT FROM unnest($39::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
+        CROSS JOIN LATERAL (
+            SELECT FROM penstock_run
+            WHERE queue = $37 AND phase = 0 AND rank = ranks.nth - 1 AND row_key >= ranks.floor
+                AND (rank, row_key) <= ($40::integer, $41::bigint)
+            LIMIT $42::integer + 1
+        ) AS run
+        WHERE ranks.nth <= $40::integer + 1
+        UNION ALL
+        SELECT FROM unnest($38::smallint[]) AS wanted (phase)
+        CROSS JOIN LATERAL (
+            SELECT FROM penstock_run
+            WHERE queue = $37 AND phase = wanted.phase
+                AND (rank, row_key) <= ($40::integer, $41::bigint)
+                AND (wanted.phase > 0 OR cardinality($39::bigint[]) = 0)
+            LIMIT $42::integer + 1
+        ) AS run
+    ) AS preceding
+    OFFSET 0
+) AS front
+CROSS JOIN LATERAL penstock_write(
+    $1, $2, CASE WHEN front.is_known THEN $3 ELSE 0 END, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+    $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,
+    $33, $34, $35, $36
+) AS change
+
 -- name: depths
 -- The number of deliveries of these queues in these phases.
 SELECT queue, sum(delta)::bigint
