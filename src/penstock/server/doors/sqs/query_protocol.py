@@ -35,6 +35,7 @@ _LISTS: Final = {
     "SendMessageBatchRequestEntry": "Entries",
     "TagKey": "TagKeys",
 }
+_LIST_MEMBERS: Final = frozenset(_LISTS.values())
 #: In a form: the name of a map's entries, its member, and the names of key and value.
 _MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
@@ -109,14 +110,16 @@ def _members(tree: dict[str, Any]) -> dict[str, Any]:
         elif name in _MAPS:
             member, key, content = _MAPS[name]
             members[member] = dict(_pairs(value, key, content))
-        else:
+        elif value or name not in _LIST_MEMBERS:
+            # An empty list is written as an empty text.
             members[name] = value
     return members
 
 
 def _items(value: Any) -> Iterator[Any]:
     if not isinstance(value, dict):
-        yield value
+        if value:
+            yield value
         return
     for number in sorted(value, key=_number):
         item = value[number]
