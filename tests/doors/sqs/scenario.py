@@ -164,9 +164,7 @@ def large(sqs: Sqs) -> None:
     assert refusal(sqs.send_message, QueueUrl=url, MessageBody=body + "x") == (
         "InvalidParameterValue"
     )
-    given = {
-        f"a{n}": {"DataType": "String", "StringValue": f'{n}"' * 10_000} for n in range(9)
-    }
+    given = {f"a{n}": {"DataType": "String", "StringValue": f'{n}"' * 10_000} for n in range(9)}
     given["small"] = {"DataType": "Number", "StringValue": "1"}
     sent = sqs.send_message(QueueUrl=url, MessageBody="body", MessageAttributes=given)
     (message,) = receive(sqs, url)
@@ -266,7 +264,9 @@ def fifo(sqs: Sqs) -> None:
         sqs.send_message(
             QueueUrl=strict, MessageBody=group, MessageGroupId=group, MessageDeduplicationId="1"
         )
-    bodies = {one["Body"]: one["Attributes"]["MessageDeduplicationId"] for one in receive(sqs, strict)}
+    bodies = {
+        one["Body"]: one["Attributes"]["MessageDeduplicationId"] for one in receive(sqs, strict)
+    }
     assert bodies == {"g": "1", "h": "1"}
     assert refusal(sqs.create_queue, QueueName="plain.fifo") == "InvalidParameterValue"
 

@@ -64,7 +64,9 @@ async def test_aiobotocore(signed: Signed) -> None:
     ) as sqs:
         url = (await sqs.create_queue(QueueName="from-aiobotocore"))["QueueUrl"]
         entries = [{"Id": str(n), "MessageBody": str(n)} for n in range(10)]
-        assert len((await sqs.send_message_batch(QueueUrl=url, Entries=entries))["Successful"]) == 10
+        assert (
+            len((await sqs.send_message_batch(QueueUrl=url, Entries=entries))["Successful"]) == 10
+        )
         found = await sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)
         assert [one["Body"] for one in found["Messages"]] == [str(n) for n in range(10)]
         for one in found["Messages"]:

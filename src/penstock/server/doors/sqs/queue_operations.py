@@ -61,9 +61,11 @@ async def create_queue(sqs: SqsCall, request: requests.CreateQueue) -> Reply:
             "The name of a queue may end in .fifo only if its attribute FifoQueue is true.",
         )
     if "FifoQueue" in values and not is_fifo:
-        raise SqsError("InvalidParameterValue", "The name of a FIFO queue can only include "
-                       "alphanumeric characters, hyphens, or underscores, must end with .fifo "
-                       "suffix and be 1 to 80 in length.")  # fmt: skip
+        raise SqsError(
+            "InvalidParameterValue",
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or"
+            " underscores, must end with .fifo suffix and be 1 to 80 in length.",
+        )
     check_values(values, is_fifo=is_fifo, is_new=True)
     check_tags(request.tags)
     try:
@@ -178,7 +180,7 @@ def page_of(
 
 def _last_of(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token.encode("ascii")).decode()
+        return base64.b64decode(token, b"-_", validate=True).decode()
     except ValueError as error:
         raise SqsError("InvalidParameterValue", "Invalid or expired next token.") from error
 
