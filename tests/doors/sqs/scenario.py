@@ -101,10 +101,7 @@ def queues(sqs: Sqs) -> None:
     assert names == ["page-0", "page-1", "page-2"]
     sqs.delete_queue(QueueUrl=url)
     assert refusal(sqs.get_queue_url, QueueName="_q-1") == _NO_QUEUE
-    try:
-        sqs.delete_queue(QueueUrl=url)
-    except sqs.exceptions.QueueDoesNotExist as error:
-        assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert refusal(sqs.delete_queue, QueueUrl=url) == _NO_QUEUE
 
 
 def messages(sqs: Sqs) -> None:
@@ -264,10 +261,9 @@ def fifo(sqs: Sqs) -> None:
         sqs.send_message(
             QueueUrl=strict, MessageBody=group, MessageGroupId=group, MessageDeduplicationId="1"
         )
-    bodies = {
-        one["Body"]: one["Attributes"]["MessageDeduplicationId"] for one in receive(sqs, strict)
-    }
-    assert bodies == {"g": "1", "h": "1"}
+    found = receive(sqs, strict)
+    ids = [(one["Body"], one["Attributes"]["MessageDeduplicationId"]) for one in found]
+    assert ids == [("g", "1"), ("h", "1")]
     assert refusal(sqs.create_queue, QueueName="plain.fifo") == "InvalidParameterValue"
 
 
@@ -356,7 +352,8 @@ STEPS = (queues, messages, large, batches, fifo, redrive, slow_move, presigned)
 
 
 def main() -> None:
-    sqs = new_client(*sys.argv[1:])
+    endpoint, key, secret = sys.argv[1:]
+    sqs = new_client(endpoint, key, secret)
     for step in STEPS:
         step(sqs)
     print(sqs.meta.service_model.metadata["protocol"])

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -42,8 +43,11 @@ class Workers:
     def start(self, **more: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"worker-{len(self._processes)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--concurrency=2"]
-                + ["--without-gossip", "--without-mingle", "--without-heartbeat"],
+                [
+                    *(sys.executable, "-m", "celery", "-A", "celery_app", "worker"),
+                    *("--concurrency=2", "--without-gossip", "--without-mingle"),
+                    "--without-heartbeat",
+                ],
                 env={**self.environ, **more},
                 stdout=log,
                 stderr=log,
@@ -61,10 +65,8 @@ class Workers:
 
     def end(self) -> None:
         for process in self._processes:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         self._socket.close()
 

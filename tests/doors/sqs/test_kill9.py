@@ -6,6 +6,7 @@ PENSTOCK_TEST_SQS_KILLS=30 repeats it as often as a release does by hand.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,7 +28,13 @@ def test_nothing_that_was_sent_is_lost(serve: Serve) -> None:
         sqs = new_client(server.url)
         url = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "1"})["QueueUrl"]
 
-        def send(sender: int, sqs: Any = sqs, url: str = url, prefix: int = round_number) -> int:
+        def send(
+            sender: int,
+            sqs: Any = sqs,
+            url: str = url,
+            prefix: int = round_number,
+            kill: Callable[[], None] = server.process.kill,
+        ) -> int:
             """Send until the server is killed."""
             count = 0
             while True:
@@ -40,7 +47,7 @@ def test_nothing_that_was_sent_is_lost(serve: Serve) -> None:
                 acknowledged.update(bodies[int(one["Id"])] for one in reply["Successful"])
                 count += 1
                 if count == 5 and sender == 0:
-                    server.process.kill()
+                    kill()
 
         def receive(sqs: Any = sqs, url: str = url) -> None:
             while True:

@@ -31,8 +31,10 @@ def test_aws_cli(signed: Signed) -> None:
 
     def aws(*arguments: str) -> dict:
         ran = subprocess.run(
-            [sys.executable, "-m", "awscli", "sqs", *arguments, "--output", "json"]
-            + ["--endpoint-url", signed.server.url],
+            [
+                *(sys.executable, "-m", "awscli", "sqs", *arguments, "--output", "json"),
+                *("--endpoint-url", signed.server.url),
+            ],
             env=environ,
             capture_output=True,
             text=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -31,7 +31,7 @@ def json_error(answer: Answer) -> str:
 
 def xml_error(answer: Answer) -> str:
     assert 400 <= answer.status < 500, answer.body
-    document = ElementTree.fromstring(answer.body)
+    document = ET.fromstring(answer.body)
     assert document.tag == f"{_NS}ErrorResponse"
     assert document.findtext(f"{_NS}Error/{_NS}Type") == "Sender"
     return str(document.findtext(f"{_NS}Error/{_NS}Code"))

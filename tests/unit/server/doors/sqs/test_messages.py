@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moto.sqs.models import Message as MotoMessage
 
 from penstock import Ack, TopicPolicy
+from penstock.model.message import HeaderValue
 from penstock.server.doors.sqs.message_attributes import (
     attributes_of_headers,
     check_attributes,
@@ -80,7 +81,13 @@ async def test_attributes_are_headers_that_filters_see(sqs: Sqs) -> None:
 async def test_a_native_message_is_received_with_its_headers(sqs: Sqs) -> None:
     broker = sqs.door.broker
     url = await sqs.queue()
-    headers = {"city": "Köln", "amount": 7, "ratio": 0.5, "urgent": True, "not a name": 1}
+    headers: dict[str, HeaderValue] = {
+        "city": "Köln",
+        "amount": 7,
+        "ratio": 0.5,
+        "urgent": True,
+        "not a name": 1,
+    }
     await broker.publish("jobs", {"a": 1}, headers=headers)
     await broker.publish("jobs", b"\xff\x00")
     reply = await sqs.ask(
