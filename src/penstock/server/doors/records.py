@@ -6,32 +6,18 @@ and created again, the record of the old one is ignored. It holds no state of de
 
 from __future__ import annotations
 
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-__all__ = ["RecordStore", "Records"]
+from penstock.storage.document_verbs import Documents
+
+__all__ = ["Records"]
 
 T = TypeVar("T", bound=Struct)
 
 _KIND: Final = "door/"
-
-
-class RecordStore(Protocol):
-    """The part of an engine that stores the records."""
-
-    async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        """Store the document, replacing any of the same name."""
-
-    async def get_document(self, kind: str, name: str) -> bytes | None:
-        """The document, or None."""
-
-    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
-        """All of a kind, by name."""
-
-    async def delete_document(self, kind: str, name: str) -> bool:
-        """Remove it; returns whether it existed."""
 
 
 class _Kept(Struct, Generic[T], frozen=True):
@@ -43,7 +29,7 @@ class _Kept(Struct, Generic[T], frozen=True):
 class Records(Generic[T]):
     """The records of one door and one type."""
 
-    def __init__(self, store: RecordStore, door: str, kind: type[T]) -> None:
+    def __init__(self, store: Documents, door: str, kind: type[T]) -> None:
         self._store = store
         self._door = door
         # Unknown fields are ignored: a newer server may have written them.

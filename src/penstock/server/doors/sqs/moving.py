@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -21,8 +21,9 @@ from penstock.errors import PenstockError
 from penstock.model.clock import Clock
 from penstock.model.delivery import Ack, Delivery, Release
 from penstock.model.message import HeaderValue, NewMessage, Outgoing
+from penstock.storage.document_verbs import Documents
 
-__all__ = ["ORIGIN_HEADER", "MoveStore", "MoveTask", "MoveTasks", "Status"]
+__all__ = ["ORIGIN_HEADER", "MoveTask", "MoveTasks", "Status"]
 
 log = logging.getLogger("penstock.server")
 
@@ -69,23 +70,10 @@ class MoveTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recorded_at: int = 0
 
 
-class MoveStore(Protocol):
-    """The part of an engine that stores the tasks."""
-
-    async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        """Store the document, replacing any of the same name."""
-
-    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
-        """All of a kind, by name."""
-
-    async def delete_document(self, kind: str, name: str) -> bool:
-        """Remove it; returns whether it existed."""
-
-
 class MoveTasks:
     """The tasks of this server, and the records of all."""
 
-    def __init__(self, store: MoveStore, clock: Clock) -> None:
+    def __init__(self, store: Documents, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._running: dict[tuple[str, str], _Running] = {}
