@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,11 +111,17 @@ def cycles(connect: Callable[[], tuple[Cycle, Callable[[], None]]], seconds: flo
 _connecting = threading.Lock()
 
 
+@cache
+def _session() -> Any:
+    """One session: each reads the models of all services."""
+    return boto3.session.Session()
+
+
 def boto3_cycle(url: str) -> tuple[Cycle, Callable[[], None]]:
     """Send, receive and delete through SQS."""
     # Making clients is not safe in several threads.
     with _connecting:
-        sqs: Any = boto3.session.Session().client(
+        sqs: Any = _session().client(
             "sqs",
             endpoint_url=url,
             region_name="us-east-1",

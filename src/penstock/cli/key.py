@@ -201,7 +201,7 @@ async def create(
     Examples:
       penstock key create --grant publish:orders-* --grant consume:billing --name shop
       export PENSTOCK_CREDENTIAL=$(penstock key create --grant admin:*)
-      eval "$(penstock key create --sqs --grant admin:*)"
+      penstock key create --sqs --grant consume:orders
     """
     expires_at = None if expires_ms is None else SystemClock().now() + expires_ms
     made = await keys.create(grants, name=name, expires_at=expires_at, rate=rate)
