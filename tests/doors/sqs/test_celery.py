@@ -57,7 +57,7 @@ class Workers:
         return process
 
     def hear(self, *reports: str) -> None:
-        """Wait for these reports. Others come twice: a busy machine outlasts a visibility timeout."""
+        """Wait for these. Some come twice: a busy machine outlasts a visibility timeout."""
         missing = set(reports)
         while missing:
             try:
