@@ -12,13 +12,15 @@ PYTHON := $(VENV)/bin/python
 SERVER_INSTALLED := $(VENV)/.installed-server
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.installed-bench
+# The same for the clients of SQS that need an environment of their own.
+CLIENTS_INSTALLED := $(VENV)/.installed-sqs-clients
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
 # What Spark runs on.
 JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    systemd:systemd-analyze $(JAVA)
+    systemd:systemd-analyze $(JAVA) nodejs:node npm
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
@@ -41,7 +43,7 @@ run: $(SERVER_INSTALLED) ## Serve on an embedded store in ./data, and say what t
 demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify, Spark over it all
 	$(PYTHON) examples/demo.py
 
-test: system check ## Check, then run the whole test suite
+test: system check $(CLIENTS_INSTALLED) ## Check, then run the whole test suite
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
@@ -97,3 +99,8 @@ $(INSTALLED): pyproject.toml scripts/virtualenv
 $(BENCH_INSTALLED): pyproject.toml scripts/virtualenv
 	PYTHON=$(PYTHON3) scripts/virtualenv dev,bench
 	@touch $@ $(INSTALLED) $(SERVER_INSTALLED)
+
+$(CLIENTS_INSTALLED): $(INSTALLED) scripts/sqs-clients tests/doors/sqs/requirements-query.txt \
+    tests/doors/sqs/javascript/package-lock.json
+	scripts/sqs-clients
+	@touch $@

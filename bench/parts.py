@@ -89,6 +89,13 @@ async def service(sizes: Sizes) -> AsyncIterator[Figure]:
     yield await batches_over_http(sizes.seconds, sizes.rounds)
 
 
+def sqs(sizes: Sizes) -> Iterator[Figure]:
+    """The SQS door."""
+    from bench.sqs import sqs_door
+
+    yield from sqs_door(sizes.seconds, sizes.rounds)
+
+
 async def sql(sizes: Sizes) -> AsyncIterator[Figure]:
     """The SQL engine, on private servers."""
     from bench.sql import consuming, publishing
@@ -158,6 +165,7 @@ PARTS: Final[dict[str, Part]] = {
     "object-store": object_store,
     "bounds": bounds,
     "service": service,
+    "sqs": sqs,
     "sql": sql,
     "scale": scale,
     "pipeline": pipeline,

@@ -24,6 +24,7 @@ _PARTS: Final = {
     "files": "A store in files",
     "bounds": "How long a callback may block the event loop",
     "service": "The server and the client",
+    "sqs": "The SQS door",
     "sql": "Stores in PostgreSQL and MariaDB",
     "scale": "Deep and wide",
     "pipeline": "The pipeline on Spark",

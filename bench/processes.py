@@ -65,11 +65,11 @@ def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 @contextmanager
-def penstock_server(folder: Path) -> Iterator[Server]:
+def penstock_server(folder: Path, *flags: str) -> Iterator[Server]:
     port = free_port()
     store = f"rocksdb://{folder}/store"
     command = [sys.executable, "-m", "penstock", "serve", "--store", store, "--port", str(port)]
-    with running(command, port) as server:
+    with running([*command, *flags], port) as server:
         yield server
 
 

@@ -17,6 +17,7 @@ import bench.crowd
 import bench.heavy
 import bench.hostile
 import bench.partitions
+import bench.sqs
 import bench.wide
 from bench import parts
 from bench.measuring import Figure
@@ -58,6 +59,13 @@ async def test_object_store() -> None:
 
 async def test_service() -> None:
     await check(parts.service(SIZES), 2)
+
+
+def test_sqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.sqs, "THREADS", 2)
+    found = list(parts.sqs(SIZES))
+    assert len(found) == 2
+    assert all(figure.ratio > 0 for figure in found)
 
 
 async def test_sql() -> None:

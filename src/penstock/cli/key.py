@@ -182,9 +182,18 @@ def key() -> None:
 @click.option("--name", default="", help="A name for people.")
 @click.option("--expires", "expires_ms", type=DURATION, help="Expire after this time: 90d.")
 @click.option("--requests-per-s", "rate", type=int, help="The most requests per second.")
+@click.option(
+    "--sqs", is_flag=True, help="Print what AWS SDKs sign with, for the door sqs, not the key."
+)
 @partial(_on_keys, may_create=True)
 async def create(
-    keys: _Keyring, /, grants: tuple[str, ...], name: str, expires_ms: int | None, rate: int | None
+    keys: _Keyring,
+    /,
+    grants: tuple[str, ...],
+    name: str,
+    expires_ms: int | None,
+    rate: int | None,
+    sqs: bool,
 ) -> None:
     """Create a key and print it. It is shown once and stored as a hash.
 
@@ -192,12 +201,17 @@ async def create(
     Examples:
       penstock key create --grant publish:orders-* --grant consume:billing --name shop
       export PENSTOCK_CREDENTIAL=$(penstock key create --grant admin:*)
+      penstock key create --sqs --grant consume:orders
     """
     expires_at = None if expires_ms is None else SystemClock().now() + expires_ms
     made = await keys.create(grants, name=name, expires_at=expires_at, rate=rate)
     if printing.as_json(made):
         return
-    click.echo(made.key)
+    if sqs:
+        click.echo(f"export AWS_ACCESS_KEY_ID={made.info.id}")
+        click.echo(f"export AWS_SECRET_ACCESS_KEY={made.signing_secret}")
+    else:
+        click.echo(made.key)
     printing.note(
         f"key {made.info.id} ({made.info.name}) of tenant {made.info.tenant}: "
         f"{', '.join(made.info.grants)}. It is not shown again."

@@ -26,6 +26,7 @@ from penstock.server.call import Call
 from penstock.server.doors.door import Door
 from penstock.server.head import check_head
 from penstock.server.http import Cut
+from penstock.server.metrics.counting import name_of
 from penstock.server.native.door import NativeDoor
 from penstock.server.openapi import openapi
 from penstock.server.replies import (
@@ -145,7 +146,7 @@ class Application:
         reply = call.door.refuse(call, error)
         await send_plain(send, reply, call.request_id, hold, self.service.timeouts)
         hold.set(0)
-        return type(error).__name__
+        return name_of(error)
 
     async def _stream(self, send: Send, reply: Streamed, request_id: str, hold: Hold) -> None:
         try:

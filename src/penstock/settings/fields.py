@@ -144,7 +144,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     door: Annotated[
         str | None,
         _about(
-            "Other APIs that the server offers beside its own, separated by commas.",
+            "Other APIs that the server offers beside its own, separated by commas: `sqs`.",
             many=True,
         ),
     ] = None

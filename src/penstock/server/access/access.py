@@ -10,7 +10,8 @@ long; one revoked through this server is refused immediately. Refusals are not c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from penstock.errors import Unauthenticated
@@ -44,11 +45,15 @@ class Access:
         self._clock = clock
         self._tokens = tokens
         self.rates = Rates(clock)
-        self._known: dict[bytes, _Known] = {}
+        #: By the bytes of a header, or by the text of a key's id: one is never taken for the other.
+        self._known: dict[bytes | str, _Known] = {}
         self._revision = keys.revision
 
     def recall(self, header: bytes | None) -> Credential | None:
         """The cached credential; None if the caller has to ``authenticate``."""
+        return self._recall(header)
+
+    def _recall(self, header: bytes | str | None) -> Credential | None:
         if not self.enabled:
             return ANYBODY
         if self._revision != self.keys.revision:
@@ -74,12 +79,25 @@ class Access:
             return credential
         text = _bearer(header)
         assert header is not None
+        return await self._validate(header, partial(self._look, text))
+
+    async def of_key(self, key_id: str) -> Credential:
+        """The credential of an API key, by its id, which proves nothing.
+
+        For doors whose callers prove that they know the key by a signature.
+        """
+        look = partial(self.keys.known, key_id)
+        return self._recall(key_id) or await self._validate(key_id, look)
+
+    async def _validate(
+        self, header: bytes | str, look: Callable[[], Awaitable[Credential]]
+    ) -> Credential:
         known = self._known.get(header)
         if known is not None:
             known.checking = True
         revision = self.keys.revision
         try:
-            credential = await self._look(text)
+            credential = await look()
         except Unauthenticated:
             self._known.pop(header, None)
             raise
@@ -110,7 +128,7 @@ class Access:
         await self._tokens.prepare(text)
         return self._tokens.authenticate(text)
 
-    def _remember(self, header: bytes, credential: Credential) -> None:
+    def _remember(self, header: bytes | str, credential: Credential) -> None:
         # Reinsert at the end, so that a credential in use is not the oldest.
         self._known.pop(header, None)
         if len(self._known) >= MAX_REMEMBERED:

@@ -27,6 +27,7 @@ from penstock.model.clock import Clock
 from penstock.model.limits import MAX_TIME_MS, check_name, check_whole, shown
 from penstock.server.access.credential import DEFAULT_TENANT, Credential
 from penstock.server.access.grants import ALL_GRANTS, Grant, parse_grants
+from penstock.server.access.signing_secrets import SigningSecrets
 from penstock.telemetry import RandomBytes
 
 __all__ = [
@@ -63,6 +64,11 @@ class Documents(Protocol):
     async def put_document(self, kind: str, name: str, value: bytes) -> None:
         """Store the document, replacing any of the same name."""
 
+    async def add_document(
+        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
+    ) -> bytes:
+        """Store the document unless there is one; returns the stored one."""
+
     async def get_document(self, kind: str, name: str) -> bytes | None:
         """The document, or None."""
 
@@ -90,6 +96,9 @@ class NewKey(Struct, frozen=True):
 
     info: KeyInfo
     key: str
+    signing_secret: str = ""
+    """What the SQS door's clients sign with; the access key id is the key's id. Empty if it comes
+    from an older server."""
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
@@ -119,6 +128,7 @@ class Keys:
         self._engine = engine
         self._clock = clock
         self._random = random
+        self.signing_secrets = SigningSecrets(engine, random)
         self.revision = 0
         """Increases when a key is revoked here; credentials cached before are then invalid."""
 
@@ -149,11 +159,11 @@ class Keys:
                 f"The tenant has {MAX_KEYS} keys; revoke some.", field="tenant", limit=MAX_KEYS
             )
         key_id = base64.b32encode(self._random(_ID_BYTES)).decode().lower()
-        secret = base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
+        code = base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
         if await self._engine.get_document(DOCUMENT_KIND, key_id) is not None:
             # One in 2^80: a collision means that the source of randomness is broken.
             raise Conflict("A key with this id already exists.", field="id")
-        text = f"{KEY_PREFIX}{key_id}_{secret}"
+        text = f"{KEY_PREFIX}{key_id}_{code}"
         stored = _Stored(
             tenant=tenant,
             name=name or key_id,
@@ -164,7 +174,8 @@ class Keys:
             requests_per_s=requests_per_s,
         )
         await self._engine.put_document(DOCUMENT_KIND, key_id, msgspec.json.encode(stored))
-        return NewKey(_info(key_id, stored), text)
+        secret = await self.signing_secrets.of(key_id)
+        return NewKey(_info(key_id, stored), text, secret)
 
     async def first(self) -> NewKey | None:
         """Create a key with all grants if the store has no keys at all; else return None."""
@@ -205,10 +216,14 @@ class Keys:
         return self._credential(key_id, stored)
 
     async def known(self, key_id: str) -> Credential:
-        """The credential of a key that was authenticated before; raises ``Unauthenticated``."""
-        value = await self._engine.get_document(DOCUMENT_KIND, key_id)
+        """The credential of a key by its id, which proves nothing; raises ``Unauthenticated``.
+
+        For doors whose callers have proved otherwise that they hold the key.
+        """
+        well_formed = _ID.fullmatch(key_id) is not None
+        value = await self._engine.get_document(DOCUMENT_KIND, key_id) if well_formed else None
         if value is None:
-            raise Unauthenticated("The API key was revoked.")
+            raise Unauthenticated("There is no API key of this id, or it was revoked.")
         return self._credential(key_id, _decode(key_id, value))
 
     def _credential(self, key_id: str, stored: _Stored) -> Credential:

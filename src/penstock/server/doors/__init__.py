@@ -28,6 +28,7 @@ DOORS: Final[dict[str, str]] = {
     "codeq": "penstock.server.doors.codeq:open_door",
     "mq": "penstock.server.doors.mq:open_door",
     "queue-ti": "penstock.server.doors.queue_ti:open_door",
+    "sqs": "penstock.server.doors.sqs.door:open_door",
 }
 
 

@@ -16,12 +16,12 @@ from typing import Final
 from penstock import errors
 from penstock.errors import PenstockError
 
-__all__ = ["OTHER", "CallOutcome", "Calls", "Histogram", "VerbCalls", "outcome_of"]
+__all__ = ["OTHER", "CallOutcome", "Calls", "Histogram", "VerbCalls", "name_of", "outcome_of"]
 
 #: Label for all names beyond the limit. No valid name begins with an underscore.
 OTHER: Final = "_other"
-#: The routes have a few dozen verbs; the limit only keeps a bug from adding labels forever.
-_MAX_VERBS: Final = 100
+#: Every door has a few dozen verbs; the limit only keeps a bug from adding labels forever.
+_MAX_VERBS: Final = 400
 #: From half a millisecond, the time of a cached reply, to the longest wait.
 _CALL_SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
@@ -80,6 +80,11 @@ def _by_name() -> Iterator[tuple[str, CallOutcome]]:
 
 
 _OUTCOMES: Final = dict(_by_name())
+
+
+def name_of(error: PenstockError) -> str:
+    """The name of an error's class, or of the nearest one that is public."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OUTCOMES)
 
 
 def outcome_of(text: str) -> CallOutcome:

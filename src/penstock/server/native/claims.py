@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final
 
 from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownQueue
 from penstock.model.claim_queues import check_claim_queues
-from penstock.model.delivery import Delivery, Release
 from penstock.server.call import Call
-from penstock.server.request_parsing import Body, Disconnected
+from penstock.server.claiming import claim_within_bounds, or_wait
+from penstock.server.request_parsing import Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import ClaimBody, ClaimQueuesBody, ClaimReply
 from penstock.wire.codecs import JSON
 from penstock.wire.payloads import JsonClaimReply
 
-__all__ = ["ROUTES", "claim_within_bounds", "or_wait", "within_bounds"]
-
-#: Payload bytes per reply; deliveries beyond it are released, which counts as no attempt.
-MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+__all__ = ["ROUTES"]
 
 
 async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noqa: ARG001
@@ -39,71 +34,6 @@ async def _claim(call: Call, body: ClaimBody | ClaimQueuesBody) -> ClaimReply:
     check_wait(body.wait_ms)
     deliveries = await claim_within_bounds(call, body, 0)
     return ClaimReply(await or_wait(call, body, deliveries))
-
-
-async def or_wait(
-    call: Call, body: ClaimBody | ClaimQueuesBody, deliveries: list[Delivery]
-) -> list[Delivery]:
-    """The deliveries; if there are none, wait for some as long as the body says."""
-    if not deliveries and body.wait_ms:
-        deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
-        if call.has_left and deliveries:
-            # The claim succeeded in the same loop iteration in which the caller disconnected.
-            await _release(call, deliveries)
-            raise Disconnected
-        call.end()
-    if deliveries:
-        call.service.metrics.claimed(len(deliveries))
-    return deliveries
-
-
-async def claim_within_bounds(
-    call: Call, body: ClaimBody | ClaimQueuesBody, wait_ms: int
-) -> list[Delivery]:
-    """Claim deliveries that fit one reply, and charge them to the memory budget."""
-    call.hold.check()
-    several = body if isinstance(body, ClaimQueuesBody) else None
-    deliveries = await call.broker.claim(
-        call.name if several is None else several.queues,
-        order="given" if several is None else several.order,
-        limit=body.limit,
-        consumer=body.consumer,
-        lease_ms=body.lease_ms,
-        wait_ms=wait_ms,
-        where=body.where,
-    )
-    return await within_bounds(call, deliveries)
-
-
-async def within_bounds(call: Call, deliveries: list[Delivery]) -> list[Delivery]:
-    """The deliveries that fit one reply, charged to the memory budget; the rest is released."""
-    size = sum([len(delivery.payload) for delivery in deliveries])
-    if size > MAX_REPLY_BYTES and len(deliveries) > 1:
-        sizes = accumulate(len(delivery.payload) for delivery in deliveries)
-        fitting = max(1, sum(total <= MAX_REPLY_BYTES for total in sizes))
-        await _release(call, deliveries[fitting:])
-        deliveries = deliveries[:fitting]
-        size = sum([len(delivery.payload) for delivery in deliveries])
-    if deliveries:
-        await _hold(call, deliveries, size)
-    return deliveries
-
-
-async def _hold(call: Call, deliveries: list[Delivery], size: int) -> None:
-    try:
-        call.hold.take(size)
-    except Busy:
-        # The server cannot send them, so other consumers must be able to claim them.
-        await _release(call, deliveries)
-        raise
-
-
-async def _release(call: Call, deliveries: Sequence[Delivery]) -> None:
-    by_queue: dict[str, list[Release]] = {}
-    for delivery in deliveries:
-        by_queue.setdefault(delivery.queue, []).append(Release(delivery.receipt))
-    for queue, releases in by_queue.items():
-        await call.broker.settle(queue, releases)
 
 
 ROUTES: Final = (

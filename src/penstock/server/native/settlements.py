@@ -30,8 +30,8 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_BATCH
 from penstock.model.message import NewMessage, Outgoing
 from penstock.server.call import Call
+from penstock.server.claiming import or_wait, within_bounds
 from penstock.server.decoding import Lists, format_of, item_bytes
-from penstock.server.native.claims import or_wait, within_bounds
 from penstock.server.replies import Plain, problem_reply
 from penstock.server.request_parsing import ConvertedBody
 from penstock.server.routing import Empty, Need, Route

@@ -21,7 +21,7 @@ from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM, check_name, check_queue_name
 from penstock.server.call import Call
-from penstock.server.native.claims import claim_within_bounds
+from penstock.server.claiming import claim_within_bounds
 from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import ClaimBody

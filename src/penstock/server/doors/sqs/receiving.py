@@ -1,0 +1,341 @@
+"""ReceiveMessage, DeleteMessage and ChangeMessageVisibility, alone and in batches.
+
+A receipt handle is the receipt of the claim. Every receive claims under one consumer name, so that
+the message groups of a FIFO queue are not divided among the clients of this door.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.model.delivery import Ack, Delivery, Event, Extend, Nack, Outcome, Receipt
+from penstock.model.states import Transition
+from penstock.server.claiming import claim_within_bounds, or_wait
+from penstock.server.doors.sqs import requests
+from penstock.server.doors.sqs.attributes import SqsQueue
+from penstock.server.doors.sqs.characters import has_invalid
+from penstock.server.doors.sqs.failures import SqsError
+from penstock.server.doors.sqs.message_attributes import (
+    Attributes,
+    attributes_of_headers,
+    is_wanted,
+    md5_of_attributes,
+    to_reply,
+)
+from penstock.server.doors.sqs.moving import ORIGIN_HEADER
+from penstock.server.doors.sqs.names import message_uuid, to_sqs
+from penstock.server.doors.sqs.request_context import SqsCall
+from penstock.server.doors.sqs.requests import AttributeValue, required
+from penstock.server.doors.sqs.sending import (
+    DEDUP_HEADER,
+    ENVELOPE_TYPE,
+    SENDER_HEADER,
+    TRACE_HEADER,
+    Envelope,
+    check_batch,
+    failed_entry,
+    md5_of,
+)
+from penstock.wire.bodies import ClaimBody
+
+__all__ = [
+    "CONSUMER",
+    "change_message_visibility",
+    "change_message_visibility_batch",
+    "delete_message",
+    "delete_message_batch",
+    "receive_message",
+]
+
+Reply = dict[str, Any]
+
+#: The consumer of every receive.
+CONSUMER: Final = "sqs"
+_MAX_MESSAGES: Final = 10
+_MAX_WAIT_S: Final = 20
+_MAX_VISIBILITY_S: Final = 43_200
+#: The shortest lease, for a visibility timeout of zero.
+_SHORTEST_MS: Final = 100
+_RECEIPT: Final = re.compile(r"[0-9a-f]{1,32}(?:-[0-9a-f]{1,32}){4}")
+_SYSTEM: Final = frozenset(
+    {
+        *("All", "AWSTraceHeader", "ApproximateFirstReceiveTimestamp", "ApproximateReceiveCount"),
+        *("DeadLetterQueueSourceArn", "MessageDeduplicationId", "MessageGroupId", "SenderId"),
+        *("SentTimestamp", "SequenceNumber"),
+    }
+)
+#: A message whose payload is not text is returned in base64, with this attribute.
+_ENCODING: Final = "penstock.encoding"
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+
+
+async def receive_message(sqs: SqsCall, request: requests.ReceiveMessage) -> Reply:
+    """Receive up to ten messages, waiting for the first if the caller or the queue says so."""
+    queue = await sqs.queue(request.queue_url, "consume")
+    count = _within(request.max_number_of_messages, 1, 1, _MAX_MESSAGES, "MaxNumberOfMessages")
+    wait_s = _within(request.wait_time_seconds, queue.wait_s, 0, _MAX_WAIT_S, "WaitTimeSeconds")
+    lease_ms = None
+    if request.visibility_timeout is not None:
+        lease_ms = max(_SHORTEST_MS, _visibility(request.visibility_timeout) * 1000)
+    wanted = {*request.attribute_names, *request.message_system_attribute_names}
+    body = ClaimBody(count, lease_ms, wait_s * 1000, CONSUMER)
+    call = sqs.call
+    call.parameters = (queue.info.name,)
+    deliveries = await or_wait(call, body, await claim_within_bounds(call, body, 0))
+    if not deliveries:
+        return {}
+    names = request.message_attribute_names
+    return {"Messages": [await _shown(sqs, queue, one, wanted, names) for one in deliveries]}
+
+
+def _within(given: int | None, default: int, least: int, most: int, name: str) -> int:
+    if given is None:
+        return default
+    if not least <= given <= most:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"Value {given} for parameter {name} is invalid. Reason: Must be >= {least} and <="
+            f" {most}, if provided.",
+        )
+    return given
+
+
+def _visibility(given: int) -> int:
+    if not 0 <= given <= _MAX_VISIBILITY_S:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"Value {given} for parameter VisibilityTimeout is invalid. Reason: Must be between 0"
+            f" and {_MAX_VISIBILITY_S}.",
+        )
+    return given
+
+
+# -- one message ---------------------------------------------------------------------------
+
+
+async def _shown(
+    sqs: SqsCall, queue: SqsQueue, delivery: Delivery, wanted: set[str], names: list[str]
+) -> Reply:
+    body, attributes = _content(delivery)
+    shown: Reply = {
+        "MessageId": message_uuid(_first_id(delivery)),
+        "ReceiptHandle": delivery.receipt,
+        "MD5OfBody": md5_of(body),
+        "Body": body,
+    }
+    if wanted:
+        system = await _system_attributes(sqs, queue, delivery, wanted)
+        if system:
+            shown["Attributes"] = system
+    if names and attributes:
+        chosen = {name: one for name, one in attributes.items() if is_wanted(name, names)}
+        if chosen:
+            shown["MD5OfMessageAttributes"] = md5_of_attributes(chosen)
+            shown["MessageAttributes"] = to_reply(chosen)
+    return shown
+
+
+def _first_id(delivery: Delivery) -> int:
+    """The id of the message, or of the one that it is a dead-letter copy of."""
+    headers = delivery.message.headers
+    for name in (ORIGIN_HEADER, "dead_letter_message_id"):
+        first = headers.get(name)
+        if type(first) is int and 0 <= first < 1 << 80:
+            return first
+    return delivery.message.id
+
+
+def _content(delivery: Delivery) -> tuple[str, Attributes]:
+    """The body and the attributes of a message, whoever published it."""
+    message = delivery.message
+    if message.content_type == ENVELOPE_TYPE:
+        try:
+            envelope = _decode_envelope(delivery.payload)
+        except (msgspec.MsgspecError, ValueError):
+            pass  # Another program wrote it.
+        else:
+            return envelope.body, envelope.attributes
+    attributes = attributes_of_headers(message.headers) if message.headers else {}
+    try:
+        body = delivery.payload.decode()
+    except UnicodeDecodeError:
+        body = None
+    if body is None or has_invalid(body):
+        encoded = AttributeValue("String", "base64")
+        return base64.b64encode(delivery.payload).decode(), {**attributes, _ENCODING: encoded}
+    return body, attributes
+
+
+async def _system_attributes(
+    sqs: SqsCall, queue: SqsQueue, delivery: Delivery, wanted: set[str]
+) -> dict[str, str]:
+    message, headers = delivery.message, delivery.message.headers
+    everything = "All" in wanted
+    found: dict[str, object] = {
+        "SenderId": headers.get(SENDER_HEADER, "anonymous"),
+        "SentTimestamp": message.published_at,
+        "ApproximateReceiveCount": delivery.attempts,
+        "AWSTraceHeader": headers.get(TRACE_HEADER),
+        "MessageGroupId": message.partition_key,
+        "MessageDeduplicationId": headers.get(DEDUP_HEADER),
+    }
+    if queue.is_fifo:
+        found["SequenceNumber"] = f"{_first_id(delivery):020}"
+    source = headers.get("dead_letter_original_queue")
+    if isinstance(source, str):
+        found["DeadLetterQueueSourceArn"] = sqs.arn_of(to_sqs(source))
+    if everything or "ApproximateFirstReceiveTimestamp" in wanted:
+        found["ApproximateFirstReceiveTimestamp"] = await _first_received(sqs, delivery)
+    return {
+        name: str(value)
+        for name, value in found.items()
+        if value is not None and (everything or name in wanted)
+    }
+
+
+async def _first_received(sqs: SqsCall, delivery: Delivery) -> int:
+    if delivery.attempts == 1:
+        return delivery.claimed_at
+    history = await sqs.broker.history(delivery.message.id)
+    return min(
+        (event.at for event in history if _is_claim(event, delivery.queue)),
+        default=delivery.claimed_at,
+    )
+
+
+def _is_claim(event: Event, queue: str) -> bool:
+    return event.transition is Transition.CLAIM and event.queue == queue
+
+
+# -- deleting, and changing visibility -------------------------------------------------------
+
+
+async def delete_message(sqs: SqsCall, request: requests.DeleteMessage) -> Reply:
+    """Delete a message that was received."""
+    queue = await sqs.queue(request.queue_url, "consume")
+    entry = requests.ReceiptEntry("", request.receipt_handle)
+    (error,) = await _delete(sqs, queue, (entry,))
+    if error is not None:
+        raise error
+    return {}
+
+
+async def delete_message_batch(sqs: SqsCall, request: requests.DeleteMessageBatch) -> Reply:
+    """Delete up to ten messages, each on its own."""
+    queue = await sqs.queue(request.queue_url, "consume")
+    entries = check_batch(request.entries, "DeleteMessageBatchRequestEntry")
+    return _batch_reply(entries, await _delete(sqs, queue, entries))
+
+
+async def _delete(
+    sqs: SqsCall, queue: SqsQueue, entries: Sequence[requests.ReceiptEntry]
+) -> list[SqsError | None]:
+    wanted = [_checked_delete(entry) for entry in entries]
+    errors = await _settle(sqs, queue, wanted)
+    if not queue.is_fifo:
+        # A standard queue answers yes to an old receipt handle: the message may be delivered again.
+        return [None if isinstance(error, _Stale) else error for error in errors]
+    return [
+        SqsError(
+            "InvalidParameterValue",
+            f"Value {entry.receipt_handle} for parameter ReceiptHandle is invalid. Reason: The"
+            " receipt handle has expired.",
+        )
+        if isinstance(error, _Stale)
+        else error
+        for entry, error in zip(entries, errors, strict=True)
+    ]
+
+
+async def change_message_visibility(
+    sqs: SqsCall, request: requests.ChangeMessageVisibility
+) -> Reply:
+    """Change how long a message that was received stays invisible."""
+    queue = await sqs.queue(request.queue_url, "consume")
+    timeout = required(request.visibility_timeout, "VisibilityTimeout")
+    entry = requests.VisibilityEntry("", request.receipt_handle, timeout)
+    (error,) = await _settle(sqs, queue, [_checked_visibility(entry)])
+    if error is not None:
+        raise error
+    return {}
+
+
+async def change_message_visibility_batch(
+    sqs: SqsCall, request: requests.ChangeMessageVisibilityBatch
+) -> Reply:
+    """Change the visibility of up to ten messages, each on its own."""
+    queue = await sqs.queue(request.queue_url, "consume")
+    entries = check_batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry")
+    wanted = [_checked_visibility(entry) for entry in entries]
+    return _batch_reply(entries, await _settle(sqs, queue, wanted))
+
+
+_Settlement = Ack | Nack | Extend
+
+
+class _Stale(SqsError):
+    """The receipt handle is not that of the current claim."""
+
+    def __init__(self) -> None:
+        super().__init__("MessageNotInflight", "The message referred to is not in flight.")
+
+
+def _checked_delete(entry: requests.ReceiptEntry) -> _Settlement | SqsError:
+    try:
+        return Ack(_receipt(entry))
+    except SqsError as error:
+        return error
+
+
+def _checked_visibility(entry: requests.VisibilityEntry) -> _Settlement | SqsError:
+    try:
+        receipt = _receipt(entry)
+        timeout = _visibility(required(entry.visibility_timeout, "VisibilityTimeout"))
+    except SqsError as error:
+        return error
+    return Extend(receipt, timeout * 1000) if timeout else Nack(receipt, delay_ms=0)
+
+
+def _receipt(entry: requests.ReceiptEntry) -> Receipt:
+    handle = required(entry.receipt_handle, "ReceiptHandle")
+    if _RECEIPT.fullmatch(handle) is None:
+        raise SqsError(
+            "ReceiptHandleIsInvalid",
+            f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.',
+        )
+    return Receipt(handle)
+
+
+async def _settle(
+    sqs: SqsCall, queue: SqsQueue, wanted: Sequence[_Settlement | SqsError]
+) -> list[SqsError | None]:
+    """The error of each settlement, or None if it took effect."""
+    settlements = [one for one in wanted if not isinstance(one, SqsError)]
+    outcomes: Sequence[Outcome] = ()
+    if settlements:
+        reply = await sqs.broker.settle(queue.info.name, settlements)
+        outcomes = reply.outcomes
+        sqs.call.service.metrics.settled(settlements, outcomes)
+    found = iter(outcomes)
+    return [
+        one if isinstance(one, SqsError) else (None if next(found).ok else _Stale())
+        for one in wanted
+    ]
+
+
+def _batch_reply(
+    entries: Sequence[requests.ReceiptEntry], errors: Sequence[SqsError | None]
+) -> Reply:
+    successful: list[Reply] = []
+    failed: list[Reply] = []
+    for entry, error in zip(entries, errors, strict=True):
+        if error is None:
+            successful.append({"Id": entry.id})
+        else:
+            failed.append(failed_entry(entry.id, error))
+    return {"Successful": successful, "Failed": failed}
