@@ -89,7 +89,7 @@ class Application:
         try:
             check_head(scope, headers)
             if self._browsers is not None:
-                self._browsers.check(scope["method"], headers)
+                self._browsers.check(scope["method"], headers, path=scope["path"])
             route, parameters = self.routes.find(scope["method"], scope["path"])
             verb = route.verb
             if route.claims and self._browsers is not None:

@@ -31,6 +31,7 @@ from penstock.server.access import (
     tls_context,
 )
 from penstock.server.app import Application
+from penstock.server.console import ROUTES as CONSOLE
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.http import HttpOptions, HttpServer
 from penstock.server.memory import keep_freed_memory, uncollected
@@ -118,7 +119,9 @@ async def _open_and_serve(
         access = open_access(settings, broker.engine, broker.engine.clock)
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings), browsers=browsers)
-        application = Application(service, (*NATIVE, *HEALTH))
+        application = Application(
+            service, (*NATIVE, *HEALTH, *(CONSOLE if settings.console else ()))
+        )
         server = HttpServer(
             application,
             listener,
@@ -132,8 +135,12 @@ async def _open_and_serve(
             None if tls is None else tls_context(tls),
         )
         serving = Serving(url, broker, service, server)
-        with uncollected():
-            await _serve(server, serving, settings, announce)
+        service.live.start()
+        try:
+            with uncollected():
+                await _serve(server, serving, settings, announce)
+        finally:
+            await service.live.close()
 
 
 async def _serve(

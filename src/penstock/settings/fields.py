@@ -136,6 +136,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(ge=0, le=65_535), _about("The port to listen on; 0 picks a free one.")
     ] = 8080
+    console: Annotated[bool, _about("Serve the web console at `/console/`.")] = True
     grace_s: Annotated[
         float,
         Meta(ge=0, le=_HOUR_S),
