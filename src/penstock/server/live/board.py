@@ -65,6 +65,22 @@ class Deltas(Struct, frozen=True, gc=False):
 
 
 NOTHING: Final = Deltas()
+_EMPTY: Final = QueueCounts(
+    paused=False,
+    ordered=False,
+    behind=False,
+    delayed=0,
+    available=0,
+    in_flight=0,
+    done=0,
+    failed=0,
+    expired=0,
+    oldest_at=None,
+    grants=0,
+    acks=0,
+    nacks=0,
+    failures=0,
+)
 
 
 class Row(Struct, array_like=True, gc=False):
@@ -128,6 +144,8 @@ class Board:
         ``since`` is a moment at which the last reading was still true, for the rates.
         """
         known = self.queues.get(name)
+        # A queue that appears after the others were listed is new: it began with nothing.
+        is_new = known is None and self.listed_at is not None and name not in self.unread
         self.unread.pop(name, None)
         if counts is None:
             if known is not None:
@@ -136,7 +154,9 @@ class Board:
                 self._remember_removed(name)
             return None
         deltas = None if known is None else _deltas(known.counts, counts)
-        seconds = 0.0 if known is None else (at - max(since, known.at)) / 1000
+        if is_new:
+            deltas = _deltas(_EMPTY, counts)
+        seconds = (at - (since if known is None else max(since, known.at))) / 1000
         row = _row(name, counts, deltas or NOTHING, seconds)
         if deltas is None or deltas == NOTHING:
             self.moving.discard(name)
