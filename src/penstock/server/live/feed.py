@@ -120,6 +120,15 @@ class LiveStats:
         finally:
             board.viewers -= 1
 
+    async def level(self, tenant: str, queue: str | None) -> Level | None:
+        """The counts of a queue now, or the tenant's as they were last read."""
+        now = self._clock.now()
+        if queue is None:
+            board = self._boards.get(tenant)
+            return None if board is None or board.listed_at is None else board.total(now)
+        (counts,) = await self._engine.counts(tenant, (queue,))
+        return None if counts is None else Level.of(counts, now)
+
     def _board(self, tenant: str) -> Board:
         board = self._boards.get(tenant)
         if board is None:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.limits import check_queue_name
@@ -161,6 +162,10 @@ async def stats_history(call: Call, query: HistoryQuery, body: Empty) -> StatsHi
     found = call.service.live.histories.get(tenant, query.queue)
     now = call.service.now()
     samples = [] if found is None else found.recent(now // 1000, day=query.span == "day")
+    level = await call.service.live.level(tenant, query.queue)
+    if level is not None:
+        # A queue in which nothing happens has no samples, but it has a level.
+        samples.append([now // 1000, *astuple(level), *[0] * (len(HISTORY_COLUMNS) - 6)])
     return StatsHistory(now, HISTORY_COLUMNS, samples)
 
 

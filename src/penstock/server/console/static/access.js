@@ -72,7 +72,7 @@ function NewKey({ onCreated }) {
   return html`<${Panel} title="New key">
     <form onSubmit=${submit}>
       <${Field} label="Name" value=${name} onInput=${(event) => setName(event.target.value)} placeholder="shop" />
-      <${Field} label="Grants" required class="code" value=${grants} onInput=${(event) => setGrants(event.target.value)} error=${error?.field === "grants" ? error.message : ""}
+      <${Field} label="Grants" required value=${grants} onInput=${(event) => setGrants(event.target.value)} error=${error?.field === "grants" ? error.message : ""}
         hint="For example publish:orders-* consume:billing. The actions are publish, read, consume and admin." />
       <${Field} label="Expires after, days" inputmode="decimal" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never" />
       ${error && error.field !== "grants" && html`<${Trouble} error=${error} />`}

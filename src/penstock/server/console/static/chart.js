@@ -48,8 +48,7 @@ export function Chart({ title, series, data, unit }) {
   return html`<figure class="chart">
     <figcaption>
       <span class="title">${title}</span>
-      ${series.map((one, i) => html`<span class="key"><i style=${{ background: `var(${one.color})` }}></i>${one.label}
-        <b>${unit === "rate" ? `${rate(last[i])}/s` : count(last[i])}</b></span>`)}
+      ${series.map((one, i) => html`<span class="key"><i style=${{ background: `var(${one.color})` }}></i>${one.label} <b>${unit === "rate" ? `${rate(last[i])}/s` : count(last[i])}</b></span>`)}
     </figcaption>
     <div ref=${box} role="img" aria-label=${`${title}: now ${said}`}></div>
   </figure>`;

@@ -85,13 +85,13 @@ function Group({ queue, group, most, where, row, onChange }) {
       <div class="what"><h2 class="code">${group.error}</h2>
         <p class="note" title=${`${time(group.first_at)} to ${time(group.last_at)}`}>first ${ago(group.first_at, now())}, last ${ago(group.last_at, now())}</p></div>
       ${admin && html`<div class="actions">
-        <${Button} kind=${plan || work ? "" : "primary"} onClick=${dryRun} disabled=${busy}>Replay…<//>
+        <${Button} onClick=${dryRun} disabled=${busy}>Replay…<//>
         <${Button} kind="danger" onClick=${purge} disabled=${busy}>Purge…<//></div>`}
     </header>
     <${Trouble} error=${error} />
     ${plan && html`<div class="plan">
       <p><strong>${plural(plan.count, "dead letter")}</strong> would be available again${plan.skipped ? `; ${plural(plan.skipped, "expired one")} would be skipped` : ""}. Nothing has changed yet.</p>
-      <${Sample} items=${plan.sample} />
+      <${Sample} items=${plan.sample} brief=${true} />
       <div class="actions"><${Button} kind="primary" onClick=${replay} disabled=${busy || !plan.count}>${`Replay ${count(plan.count)}`}<//><${Button} onClick=${() => setPlan(null)}>Cancel<//></div>
     </div>`}
     ${work && html`<${Progress} work=${work} row=${row} onDone=${() => { setWork(null); onChange(); }} />`}
@@ -110,10 +110,10 @@ function Progress({ work, row, onDone }) {
   </div>`;
 }
 
-const Sample = ({ items }) => html`<${Table} caption="Sample" rows=${items} rowKey=${(item) => item.message.id} columns=${[
+const Sample = ({ items, brief }) => html`<${Table} caption="Sample" rows=${items} rowKey=${(item) => item.message.id} columns=${[
   ["Message", (item) => (may("read") ? html`<a href=${link("messages", String(item.message.id))}>${item.message.id}</a>` : item.message.id), "number"],
   ["Topic", (item) => item.message.topic],
-  ["Attempts", (item) => count(item.attempts), "number"],
+  ...(brief ? [] : [["Attempts", (item) => count(item.attempts), "number"]]),
   ["Headers", (item) => html`<span class="code">${Object.entries(item.message.headers ?? {}).map(([name, value]) => `${name}=${value}`).join("  ")}</span>`, "wide"],
-  ["Error", (item) => item.error ?? "–"],
+  ...(brief ? [] : [["Error", (item) => item.error ?? "–"]]),
 ]} />`;

@@ -43,12 +43,12 @@ export function FilterInput({ id, label, value, onChange, onChecked, headers = [
   const complete = (item) => {
     const characters = [...value];
     const text = `${characters.slice(0, found.start).join("")}${item.text}`;
-    onChange(`${text} ${characters.slice(found.end).join("").trimStart()}`);
+    // At once, so that what is typed next follows it.
+    input.current.value = `${text} ${characters.slice(found.end).join("").trimStart()}`;
+    input.current.focus();
+    input.current.setSelectionRange(text.length + 1, text.length + 1);
+    onChange(input.current.value);
     setFound(null);
-    requestAnimationFrame(() => {
-      input.current.focus();
-      input.current.setSelectionRange(text.length + 1, text.length + 1);
-    });
   };
   const keys = (event) => {
     if (event.key === "Enter" && !(found && chosen > 0)) {

@@ -31,9 +31,17 @@ export function duration(ms) {
   return `${Math.floor(seconds / size)} ${name}${more ? ` ${more} ${rest[0]}` : ""}`;
 }
 
+/** A duration in one unit, for where it changes while it is read. */
+export function age(ms) {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  if (seconds < 100) return `${seconds} s`;
+  if (seconds < 6000) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} d`;
+}
+
 export const time = (ms) => (ms === null || ms === undefined ? "–" : clock.format(ms));
 
-export const ago = (ms, now) => (ms === null || ms === undefined ? "–" : `${duration(now - ms)} ago`);
+export const ago = (ms, now) => (ms === null || ms === undefined ? "–" : `${age(now - ms)} ago`);
 
 export function bytes(size) {
   if (size < 1024) return `${size} B`;

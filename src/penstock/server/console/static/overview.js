@@ -9,7 +9,7 @@ import { Heading, Ledger, Panel } from "./parts.js";
 import { Past } from "./chart.js";
 import { sorted, VirtualTable } from "./table.js";
 import { FirstMessage } from "./first_message.js";
-import { count, duration, rate, short } from "./format.js";
+import { age, count, rate, short } from "./format.js";
 
 const MOST_URGENT = 5;
 
@@ -22,7 +22,7 @@ export const COLUMNS = [
   { key: "failed", title: "Failed", kind: "number", sort: (row) => row.failed,
     cell: (row) => (row.failed ? html`<a class="bad" href=${link("queues", row.queue, "failures")}>${count(row.failed)}</a>` : "0") },
   { key: "oldest", title: "Oldest", kind: "number", sort: (row) => -(row.oldest_at ?? Infinity),
-    cell: (row) => (row.oldest_at === null ? "–" : duration(now() - row.oldest_at)) },
+    cell: (row) => (row.oldest_at === null ? "–" : age(now() - row.oldest_at)) },
   { key: "in", title: "In/s", kind: "number wide", sort: (row) => row.entered_per_s, cell: (row) => rate(row.entered_per_s) },
   { key: "out", title: "Acked/s", kind: "number wide", sort: (row) => row.acked_per_s, cell: (row) => rate(row.acked_per_s) },
   { key: "note", title: "Note", kind: "text wider", cell: (row) => {
@@ -65,7 +65,7 @@ export function Overview() {
       ["In flight", short(sum.in_flight)],
       ["Delayed", short(sum.delayed)],
       ["Failed", short(sum.failed), sum.failed ? "bad" : ""],
-      ["Oldest waiting", sum.oldest_at === null ? "–" : duration(now() - sum.oldest_at)],
+      ["Oldest waiting", sum.oldest_at === null ? "–" : age(now() - sum.oldest_at)],
       ["In", `${rate(sum.entered)}/s`],
       ["Acked", `${rate(sum.acked)}/s`],
     ]} />

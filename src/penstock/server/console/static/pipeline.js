@@ -20,7 +20,7 @@ function Runs() {
   return html`
     <${Heading} title="Pipeline" note="Bulk work on Spark: routing, archives, reports, replays." />
     <${Trouble} error=${found.error} />
-    ${runs.length > 0 && html`<${Table} caption="Runs, newest first" rows=${runs} rowKey=${(run) => run.id} columns=${[
+    ${runs.length > 0 && html`<${Panel}><${Table} caption="Runs, newest first" rows=${runs} rowKey=${(run) => run.id} columns=${[
       ["Run", (run) => html`<a href=${link("pipeline", run.id)}>${run.id}</a>`],
       ["Job", (run) => run.job],
       ["State", (run) => html`<${State} state=${run.state} />`],
@@ -28,7 +28,7 @@ function Runs() {
       ["Took", (run) => duration((run.finished_at ?? run.updated_at) - run.started_at), "number"],
       ["Progress", (run) => brief(run.finished_at ? run.summary : run.progress), "wide"],
       ["Report", (run) => html`<${Report} report=${run.report} />`, "wide"],
-    ]} />`}
+    ]} /><//>`}
     ${found.value && !runs.length && html`<${Panel} class="teach" title="No job has run yet">
       <p>A job reports here while it works. This one copies the log to a lake of Parquet files:</p>
       <${Snippet} title="Command line" text="penstock pipeline archive --help" />

@@ -49,7 +49,7 @@ export function Publish({ topic: given }) {
       <${Panel}>
         <${Field} label="Topic" required pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" value=${topic} onInput=${(event) => setTopic(event.target.value)}
           error=${allowed ? "" : "Your credential may not publish to this topic."} />
-        <${Select} label="Payload is" value=${kind} onChange=${setKind} options=${[["json", "JSON"], ["text", "text"], ["base64", "bytes, as base64"]]} />
+        <${Select} label="Type of payload" value=${kind} onChange=${setKind} options=${[["json", "JSON"], ["text", "text"], ["base64", "bytes, as base64"]]} />
         <${Field} label="Payload" error=${bad}>
           ${(own) => html`<textarea ...${own} class="code" rows="8" spellcheck="false" value=${payload} onInput=${(event) => setPayload(event.target.value)}></textarea>`}
         <//>

@@ -12,7 +12,7 @@ import { snippets } from "./first_message.js";
 import { Messages } from "./messages.js";
 import { Failures } from "./failures.js";
 import { Consumers } from "./consumers.js";
-import { count, duration, plural, rate, words } from "./format.js";
+import { age, count, duration, plural, rate, words } from "./format.js";
 
 const TABS = [["", "Summary"], ["messages", "Messages"], ["failures", "Dead letters"], ["consumers", "Consumers"]];
 
@@ -74,11 +74,11 @@ function Counts({ row }) {
     ["Failed", count(row.failed), row.failed ? "bad" : ""],
     ["Done", count(row.done)],
     ["Expired", count(row.expired)],
-    ["Oldest waiting", row.oldest_at === null ? "–" : duration(now() - row.oldest_at)],
+    ["Oldest waiting", row.oldest_at === null ? "–" : age(now() - row.oldest_at)],
     ["In", `${rate(row.entered_per_s)}/s`],
     ["Claimed", `${rate(row.claimed_per_s)}/s`],
     ["Acked", `${rate(row.acked_per_s)}/s`],
-  ]} />${why && html`<p class=${why[0] > 3 ? "remark bad" : "remark"}>This queue: ${why[1]}.</p>`}`;
+  ]} />${why && why[1] !== "has dead letters" && html`<p class=${why[0] > 3 ? "remark bad" : "remark"}>This queue: ${why[1]}.</p>`}`;
 }
 
 function Summary({ name, row, info, editing, onEdited }) {

@@ -57,7 +57,7 @@ export function VirtualTable({ columns, rows, label, order, onOrder, rowKey, row
 
   const shown = rows.slice(view.first, view.first + view.count);
   return html`<div class=${`virtual${columns.length < 5 ? " few" : ""}`} ref=${box} role="table" aria-label=${label} aria-rowcount=${rows.length + 1}
-      tabindex="0" onScroll=${look} onKeyDown=${move}>
+      style=${{ height: `min(70vh, ${Math.max(2, rows.length + 1) * ROW_PX + 3}px)` }} tabindex="0" onScroll=${look} onKeyDown=${move}>
     <div role="rowgroup" class="head">
       <div role="row" aria-rowindex="1">
         ${columns.map((column) => html`<${Title} column=${column} order=${order} onOrder=${onOrder} key=${column.key} />`)}
