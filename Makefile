@@ -18,7 +18,7 @@ PYTHON3 ?=
 JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    systemd:systemd-analyze $(JAVA)
+    systemd:systemd-analyze chromium $(JAVA)
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -90,6 +91,10 @@ class Console:
         assert reply.status < 300, reply.body
         return reply.json() if reply.body else None
 
+    def first_message(self) -> int:
+        """The tenant's first message."""
+        return self.call("GET", "/v1/log?limit=1")["entries"][0]["message"]["id"]
+
     def publish(self, topic: str, *messages: dict) -> None:
         """Publish messages as a batch in JSON has them."""
         reply = self.server.served.call(
@@ -133,6 +138,23 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def console(browser: Browser, server: Server) -> Iterator[Console]:
     """A page for a tenant of its own."""
+    with opened(browser, server) as console:
+        yield console
+
+
+@pytest.fixture
+def restartable(browser: Browser, tmp_path: Path) -> Iterator[Console]:
+    """A page with a server of its own."""
+    serve = Serve(tmp_path)
+    try:
+        with opened(browser, Server(serve)) as console:
+            yield console
+    finally:
+        serve.end()
+
+
+@contextmanager
+def opened(browser: Browser, server: Server) -> Iterator[Console]:
     context = browser.new_context(viewport={"width": 1280, "height": 800}, locale="en-GB")
     context.set_default_timeout(20_000)
     console = Console(context, server, f"tenant-{next(_tenants)}")

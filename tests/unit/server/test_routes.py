@@ -62,7 +62,7 @@ async def guarded(door):
 
 async def call(door: Door, route, key: str | None):
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    if route.verb == "stream":
+    if route.verb in ("stream", "stats_stream"):
         # Nobody listens: an accepted stream ends at once.
         door.service.stopping.set()
     try:
@@ -107,7 +107,9 @@ async def test_every_route_answers_to_the_grant_it_names(guarded, route):
 READ_ONLY = {
     "complete_filter",
     "explain",
+    "failures",
     "find",
+    "get_credential",
     "get_queue",
     "get_run",
     "get_topic",
@@ -130,6 +132,8 @@ READ_ONLY = {
     "read_log",
     "result",
     "stats",
+    "stats_history",
+    "stats_stream",
     "validate_filter",
 }
 

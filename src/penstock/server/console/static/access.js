@@ -48,7 +48,7 @@ function Keys({ keys, onRevoked }) {
     ["Grants", (key) => html`<span class="code">${key.grants.join(" ")}</span>`],
     ["Created", (key) => html`<span class="nowrap" title=${time(key.created_at)}>${ago(key.created_at, now())}</span>`, "wide"],
     ["Expires", (key) => (key.expires_at ? time(key.expires_at) : "never"), "wide"],
-    ["", (key) => html`<${Button} kind="danger small" onClick=${() => revoke(key)} aria-label=${`Revoke ${key.name || key.id}`}>Revoke…<//>`, "number"],
+  ["Action", (key) => html`<${Button} kind="danger small" onClick=${() => revoke(key)} aria-label=${`Revoke ${key.name || key.id}`}>Revoke…<//>`, "number"],
   ]} />`;
 }
 

@@ -101,7 +101,7 @@ export function Message({ id }) {
             ["Queue", (item) => html`<a href=${link("queues", item.queue.replace(/\.dlq$/, ""))}>${item.queue}</a>`],
             ["State", (item) => html`<${State} state=${item.state} />`],
             ["Attempts", (item) => count(item.attempts), "number"],
-            ["", (item) => html`<span class="note">${remark(item)}</span>`],
+            ["Remark", (item) => html`<span class="note">${remark(item)}</span>`],
           ]} />` : html`<p class="empty">No queue has it.</p>`}
         <//>
         <${Explain} id=${id} deliveries=${deliveries} />

@@ -5,12 +5,16 @@ import { Problem } from "./api.js";
 import { createStore, useStore } from "./store.js";
 import { words } from "./format.js";
 
-/** The heading of a screen; the title of the tab follows it. */
+/** When the page is loaded, the focus stays at its beginning: the skip link comes first. */
+let loaded = false;
+
+/** The heading of a screen; the title of the tab follows it, and the focus after a link. */
 export function Heading({ title, note, children }) {
   const heading = useRef();
   useEffect(() => {
     document.title = `${title} · Penstock`;
-    heading.current.focus({ preventScroll: true });
+    if (loaded) heading.current.focus({ preventScroll: true });
+    loaded = true;
   }, [title]);
   return html`<header class="heading">
     <div>
