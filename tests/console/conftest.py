@@ -1,7 +1,7 @@
 """The console in a real browser: one Chromium and one server for all tests, a tenant for each.
 
-Chromium runs headless and may not talk to any other host. Whatever it logs as an error, a refusal by
-the content security policy above all, fails the test that caused it.
+Chromium runs headless and may not talk to any other host. Whatever it logs as an error, such as a
+refusal by the content security policy, fails the test that caused it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, sync_pl
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.console.flags import FLAGS
 from tests.console.keyboard import Keyboard
 from tests.private_server import binary
 from tests.service.serving import Serve, Served, unused_port
 
 SECRET = "a secret of at least thirty-two bytes"
-#: What keeps Chromium from updating, synchronizing and reporting.
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 _tenants = count()
 
 

@@ -7,7 +7,8 @@ from playwright.sync_api import Page
 #: The name of the focused control, roughly as a screen reader says it.
 _FOCUSED = """() => {
   const it = document.activeElement;
-  const label = it.getAttribute("aria-label") || [...(it.labels ?? [])].map(one => one.innerText).join(" ");
+  const labels = [...(it.labels ?? [])].map(one => one.innerText).join(" ");
+  const label = it.getAttribute("aria-label") || labels;
   return (label || it.innerText || it.value || it.tagName).trim();
 }"""
 #: More controls than any screen has.

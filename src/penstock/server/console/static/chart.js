@@ -10,6 +10,8 @@ const HEIGHT = 150;
 /** Points per chart; more cannot be told apart. */
 const POINTS = 240;
 const REFRESH_MS = 5_000;
+/** The periods, in seconds, and which history of the server has them. */
+const SPANS = { minutes: ["10 minutes", 600, "hour"], hour: ["Hour", 3_600, "hour"], day: ["Day", 86_400, "day"] };
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -78,7 +80,7 @@ function clock(seconds) {
 
 /** The samples in equal steps: levels are the last value of a step, rates its average. */
 export function steps(history, span) {
-  const width = (span === "day" ? 86_400 : 3_600) / POINTS;
+  const width = SPANS[span][1] / POINTS;
   const end = Math.floor(history.at / 1000);
   const start = end - width * POINTS;
   const times = Array.from({ length: POINTS }, (_, i) => Math.round(start + (i + 1) * width));
@@ -90,27 +92,32 @@ export function steps(history, span) {
 
 function fill(samples, column, start, width, sums) {
   const out = new Array(POINTS).fill(sums ? 0 : null);
+  const step = (at) => Math.min(POINTS - 1, Math.floor((at - start) / width));
+  let before = start;
+  let known = null;
+  let next = 0;
   for (const sample of samples) {
-    const at = Math.min(POINTS - 1, Math.floor((sample[0] - start) / width));
-    if (at < 0) continue;
-    if (sums) out[at] += sample[column] / width;
-    else out[at] = sample[column];
-  }
-  if (!sums) {
-    let known = null;
-    for (let i = 0; i < POINTS; i += 1) {
-      if (out[i] === null) out[i] = known;
-      else known = out[i];
+    const at = step(sample[0]);
+    if (at >= 0 && sums) {
+      // What happened since the sample before is spread over the steps between them.
+      const first = Math.max(0, Math.min(at, step(before) + 1));
+      for (let i = first; i <= at; i += 1) out[i] += sample[column] / width / (at - first + 1);
+    } else if (at >= 0) {
+      for (; next < at; next += 1) out[next] ??= known;
+      out[at] = sample[column];
     }
+    known = sample[column];
+    before = sample[0];
   }
+  if (!sums) for (; next < POINTS; next += 1) out[next] ??= known;
   return out;
 }
 
 /** Throughput and depth of a queue, or of all queues. */
 export function Past({ queue }) {
-  const [span, setSpan] = useState("hour");
+  const [span, setSpan] = useState("minutes");
   const [found, setFound] = useState(null);
-  const load = () => get(`/v1/stats/history${query({ queue, span })}`).then((history) => setFound(steps(history, span)), () => {});
+  const load = () => get(`/v1/stats/history${query({ queue, span: SPANS[span][2] })}`).then((history) => setFound(steps(history, span)), () => {});
   useEffect(() => {
     load();
   }, [queue, span]);
@@ -119,7 +126,7 @@ export function Past({ queue }) {
   const { times, level, flow } = nothing;
   return html`<section class="past" aria-label="The past">
     <div class="choice" role="group" aria-label="Period">
-      ${[["hour", "Last hour"], ["day", "Last day"]].map(([key, text]) => html`<button type="button" aria-pressed=${span === key ? "true" : "false"}
+      ${Object.entries(SPANS).map(([key, [text]]) => html`<button type="button" aria-pressed=${span === key ? "true" : "false"}
         onClick=${() => setSpan(key)}>${text}</button>`)}
     </div>
     <div class="charts">
