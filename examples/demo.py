@@ -82,7 +82,9 @@ async def main() -> int:
 
 async def show_console(folder: str) -> None:
     """Serve the store until Ctrl-C; dead letters are left for the console to replay."""
-    print("\nThe console shows what happened; its dead letters wait to be replayed. Ctrl-C ends it.\n")
+    print(
+        "\nThe console shows what happened; its dead letters wait to be replayed. Ctrl-C ends it.\n"
+    )
     command = ("-m", "penstock", "serve", "--store", f"rocksdb:{folder}/store", "--port", "0")
     served = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:

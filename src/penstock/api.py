@@ -485,11 +485,9 @@ class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
         fingerprint: str | None = None,
         limit: int = FAILURE_SCAN,
     ) -> Failures:
-        """The queue's failed deliveries grouped by error, the largest group first.
+        """The failed deliveries of a queue by error, the largest group first; ``limit`` are read.
 
-        Errors that differ in numbers, ids and quoted texts are one group. With a ``fingerprint``
-        the reply has that group alone, with the ids of its messages, for ``replay`` or ``purge``.
-        ``limit`` is how many failed deliveries are read.
+        With a ``fingerprint`` of a group, that group alone, with the ids of its messages.
         """
         ...
 

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import penstock
 from playwright.sync_api import sync_playwright
 
+import penstock
 from penstock import NewMessage, Ordering, QueueApi
 from tests.console.flags import FLAGS
 from tests.private_server import binary

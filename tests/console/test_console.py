@@ -83,7 +83,7 @@ def test_a_queue_is_made_while_its_filter_is_previewed(console: Console) -> None
 
 def test_a_message_is_published_found_and_explained(console: Console) -> None:
     page, keyboard = console.page, console.keyboard
-    queue(console, "work")
+    queue(console, "jobs")
     queue(console, "large", "amount >= 100")
     console.open("#/publish")
     keyboard.fill("Topic", "orders")
@@ -94,7 +94,7 @@ def test_a_message_is_published_found_and_explained(console: Console) -> None:
     expect(page.get_by_text("in 1 queue, fsync")).to_be_visible()
     console.publish("orders", *ORDERS)
 
-    console.open("#/queues/work/messages")
+    console.open("#/queues/jobs/messages")
     expect(page.locator("tbody tr")).to_have_count(21)
     keyboard.fill("Only messages where", "amount = 50 AND country IS NULL")
     page.keyboard.press("Enter")
@@ -145,14 +145,14 @@ def test_a_group_of_failures_is_replayed_and_acked(console: Console) -> None:
 
 def test_a_queue_is_paused_changed_purged_and_deleted(console: Console) -> None:
     page, keyboard = console.page, console.keyboard
-    queue(console, "work", ordering="partition")
+    queue(console, "jobs", ordering="partition")
     console.publish("orders", *[{**one, "partition_key": "p"} for one in ORDERS])
-    console.call("POST", "/v1/queues/work/consumers", {"consumer": "anna"})
-    console.call("POST", "/v1/queues/work/claims", {"consumer": "anna", "lease_ms": 600_000})
-    console.open("#/queues/work/consumers")
+    console.call("POST", "/v1/queues/jobs/consumers", {"consumer": "anna"})
+    console.call("POST", "/v1/queues/jobs/claims", {"consumer": "anna", "lease_ms": 600_000})
+    console.open("#/queues/jobs/consumers")
     expect(page.get_by_role("region", name="Partitions")).to_contain_text("anna")
     expect(page.get_by_role("region", name="Deliveries in flight")).to_contain_text("anna")
-    console.open("#/queues/work")
+    console.open("#/queues/jobs")
     keyboard.press("Pause")
     expect(page.locator(".heading .state")).to_have_text("paused")
     keyboard.press("Resume")
@@ -167,20 +167,20 @@ def test_a_queue_is_paused_changed_purged_and_deleted(console: Console) -> None:
     page.keyboard.type("9")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Save")).to_have_count(0)
-    assert console.call("GET", "/v1/queues/work")["policy"]["max_attempts"] == 9
+    assert console.call("GET", "/v1/queues/jobs")["policy"]["max_attempts"] == 9
     keyboard.fill("Only where", "country = 'AT'")
     keyboard.press("Purge…")
     expect(page.get_by_role("dialog")).to_contain_text("cannot be undone")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    assert console.call("GET", "/v1/queues/work/stats")["available"] == 19
+    assert console.call("GET", "/v1/queues/jobs/stats")["available"] == 19
     keyboard.press("Purge…")
     keyboard.press("Purge")
-    expect(page.get_by_text("10 deliveries of work removed")).to_be_visible()
+    expect(page.get_by_text("10 deliveries of jobs removed")).to_be_visible()
     keyboard.press("Delete")
     keyboard.press("Delete the queue")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    expect(page.get_by_role("link", name="work")).to_have_count(0)
+    expect(page.get_by_role("link", name="jobs")).to_have_count(0)
 
 
 def test_runs_of_the_pipeline(console: Console) -> None:
@@ -200,7 +200,7 @@ def test_runs_of_the_pipeline(console: Console) -> None:
 def test_signing_in_and_what_a_credential_may_not_do(console: Console) -> None:
     page, keyboard = console.page, console.keyboard
     console.expected = {401, 403}
-    queue(console, "work")
+    queue(console, "jobs")
     console.publish("orders", *ORDERS)
     page.goto(console.url)
     expect(page.get_by_role("heading", name="Penstock")).to_be_visible()
@@ -211,25 +211,25 @@ def test_signing_in_and_what_a_credential_may_not_do(console: Console) -> None:
         expect(page.get_by_text("does not accept")).to_be_visible()
         page.get_by_label("API key or token").focus()
 
-    grants = {"grants": ["consume:work"], "name": "worker"}
+    grants = {"grants": ["consume:jobs"], "name": "worker"}
     key = console.call("POST", "/v1/keys", grants)
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type(key["key"])
     page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="work")).to_be_visible()
+    expect(page.get_by_role("link", name="jobs")).to_be_visible()
     assert key["key"] not in page.url
     for hidden in ("Publish", "New queue", "Pipeline", "Messages"):
         expect(page.get_by_role("link", name=hidden)).to_have_count(0)
-    console.go("#/queues/work")
+    console.go("#/queues/jobs")
     expect(page.get_by_role("heading", name="Filter and policy")).to_be_visible()
     for hidden in ("Pause", "Edit policy", "Delete", "Purge…"):
         expect(page.get_by_role("button", name=hidden)).to_have_count(0)
     console.go("#/access")
-    expect(page.get_by_text("consume:work")).to_be_visible()
+    expect(page.get_by_text("consume:jobs")).to_be_visible()
     expect(page.get_by_role("heading", name="New key")).to_have_count(0)
 
     console.call("DELETE", f"/v1/keys/{key['info']['id']}")
-    console.go("#/queues/work/messages")
+    console.go("#/queues/jobs/messages")
     expect(page.get_by_label("API key or token")).to_be_visible()
 
     console.open(credential=token("another", "admin:*"))
@@ -248,20 +248,20 @@ def test_the_page_survives_a_restart_of_the_server_and_charts_keep_their_past(
     restartable: Console,
 ) -> None:
     console, page = restartable, restartable.page
-    queue(console, "work")
+    queue(console, "jobs")
     console.open()
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     console.publish("orders", *ORDERS)
-    cell = page.get_by_role("row", name=re.compile("^work")).get_by_role("cell").nth(1)
+    cell = page.get_by_role("row", name=re.compile("^jobs")).get_by_role("cell").nth(1)
     expect(cell).to_have_text("20")
-    before = console.call("GET", "/v1/stats/history?queue=work")["samples"]
+    before = console.call("GET", "/v1/stats/history?queue=jobs")["samples"]
     assert sum(sample[6] for sample in before) == 20
     console.expected.add(0)
     console.server.restart()
     console.publish("orders", {"payload": 1})
     expect(cell).to_have_text("21")
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    after = console.call("GET", "/v1/stats/history?queue=work")["samples"]
+    after = console.call("GET", "/v1/stats/history?queue=jobs")["samples"]
     assert after[: len(before) - 1] == before[:-1]
 
 

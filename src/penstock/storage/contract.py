@@ -483,8 +483,7 @@ class Engine(BulkReading, Documents, ABC):
     async def counts(self, tenant: str, queues: Sequence[str]) -> tuple[QueueCounts | None, ...]:
         """The counts of several queues, for watching; None for a queue that does not exist.
 
-        An engine that reads them from memory overrides this: it must not take longer than 20 µs
-        per queue. Elsewhere the caller bounds how many it asks for.
+        An engine that has them in memory overrides this and takes at most 20 µs per queue.
         """
 
         async def one(queue: str) -> QueueCounts | None:

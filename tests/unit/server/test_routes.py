@@ -28,10 +28,14 @@ def name_of(route) -> str:
     return f"{route.method} {route.path}"
 
 
+#: Verbs with the queue in their query.
+_NAMES_A_QUEUE = ("result", "explain", "cancel", "stats_history")
+
+
 def path_of(route) -> str:
     values = {"queue": "orders", "topic": "orders", "id": "0", "consumer": "w", "key": "k"}
     path = re.sub(r"{(\w+)}", lambda found: values[found[1]], route.path)
-    return path + ("?queue=orders" if route.verb in ("result", "explain", "cancel") else "")
+    return path + ("?queue=orders" if route.verb in _NAMES_A_QUEUE else "")
 
 
 BODIES: dict[str, Any] = {

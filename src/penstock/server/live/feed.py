@@ -31,7 +31,7 @@ _PASS_S: Final = 0.006
 _CHUNK: Final = 100
 #: How often the list of queues is compared: for queues that another process made or deleted.
 _LIST_MS: Final = 10_000
-#: Tenants with a board. The ones that nobody watches make room.
+#: Tenants with a board. Those without viewers make room.
 _MAX_BOARDS: Final = 100
 _SAVE_MS: Final = 300_000
 

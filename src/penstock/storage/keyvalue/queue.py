@@ -191,11 +191,8 @@ class Queue:
     # -- records -----------------------------------------------------------------------
 
     def write_spec(self) -> None:
-        facts = {
-            "queue_number": self.number,
-            "filter_version": self.filter_version,
-            "created_at": self.created_at,
-        }
+        facts = {"queue_number": self.number, "filter_version": self.filter_version}
+        facts["created_at"] = self.created_at
         if self.keyed_by_number:
             facts[KEYED_BY_NUMBER] = 1
         self.stage.put(self.keys.spec, encode_spec(self.policy, facts))
