@@ -36,13 +36,15 @@ QUEUES = {
 
 
 async def busy(url: str, seconds: float) -> None:
-    """Publish, and work with failures; nobody works on the queue of audits."""
+    """Publish, and work with failures; the queue of audits has no worker."""
     dice = random.Random(5)
     async with penstock.connect(url) as q:
         for name, text in QUEUES.items():
             ordering = Ordering.PARTITION if name == "express" else Ordering.NONE
             await q.create_queue(name, text, max_attempts=2, ordering=ordering)
         await q.join("express", "worker-1")
+        await q.create_queue("legal", "topic = 'orders' AND amount = 299")
+        await q.pause("legal")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             topic = "refunds" if dice.random() < 0.15 else "orders"
@@ -50,7 +52,6 @@ async def busy(url: str, seconds: float) -> None:
             for name in ("billing", "germany", "express", "refunds", "invoices"):
                 await _work(q, name, dice)
             await asyncio.sleep(0.4)
-        await q.pause("refunds")
 
 
 def _message(dice: random.Random) -> NewMessage:
@@ -65,7 +66,7 @@ def _message(dice: random.Random) -> NewMessage:
 async def _work(q: QueueApi, name: str, dice: random.Random) -> None:
     if name == "invoices" and dice.random() < 0.5:
         return
-    for delivery in await q.claim(name, limit=dice.randrange(5, 40), consumer="worker-1"):
+    for delivery in await q.claim(name, limit=dice.randrange(12, 60), consumer="worker-1"):
         if name == "billing" and dice.random() < 0.01:
             await q.reject(delivery, f"card {delivery.message.id} declined")
         else:
@@ -90,16 +91,18 @@ def _take(serve: Serve, seconds: float) -> None:
     with sync_playwright() as playwright:
         path = binary("chromium", "chromium")
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": 1280, "height": 690}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1360, "height": 680}, color_scheme="light")
         page.goto(f"{url}/console/")
         # In a process of its own: the browser's driver has the event loop of this one.
         command = [sys.executable, "-m", "tests.console.screenshot", str(seconds), url]
-        subprocess.run(command, check=True)
-        page.reload()
-        page.wait_for_selector(".virtual .name a")
-        page.wait_for_timeout(3_000)
-        PICTURE.parent.mkdir(exist_ok=True)
-        page.screenshot(path=PICTURE)
+        with subprocess.Popen(command) as working:
+            page.wait_for_timeout(1000 * seconds - 10_000)
+            page.reload()
+            page.wait_for_selector(".virtual .name a")
+            page.wait_for_timeout(6_000)
+            PICTURE.parent.mkdir(exist_ok=True)
+            page.screenshot(path=PICTURE)
+            assert working.wait() == 0
         browser.close()
 
 
