@@ -7,10 +7,9 @@ import json
 
 import pytest
 
-from penstock.model.counts import QueueCounts
 from penstock.server.access import Access, Keys
 from penstock.server.live import COLUMNS, LiveStats
-from penstock.server.live.board import Board, Deltas, Level
+from penstock.server.live.board import _EMPTY, Board, Deltas, Level
 from penstock.server.live.histories import MAX_QUEUES, Histories
 from penstock.server.live.history import HISTORY_COLUMNS, History, Ring
 from penstock.testing.laws import law
@@ -20,13 +19,15 @@ from tests.unit.server.conftest import Door, application
 class Watcher(Door):
     """A door that parses what a stream has sent so far."""
 
+    chunks: list[bytes]
+
     def sent(self, chunks: list[bytes]) -> None:
         self.chunks = chunks
         self.arrived.set()
 
     async def watch(self, key: str | None = None) -> None:
         self.arrived = asyncio.Event()
-        self.chunks: list[bytes] = []
+        self.chunks = []
         self.leave = asyncio.Event()
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self.watching = asyncio.create_task(
@@ -168,12 +169,18 @@ async def test_the_past_survives_a_restart(door):
         await live.make_pass()
     live.start()
     await live.close()
-    before = live.histories.get("default", "work").recent(door.clock.now() // 1000, day=False)
+    before = _recent(live.histories, door.clock.now())
     assert [sample[HISTORY_COLUMNS.index("entered")] for sample in before][-3:] == [1, 1, 1]
     after = Histories(door.broker.engine)
     await after.load("default")
-    assert after.get("default", "work").recent(door.clock.now() // 1000, day=False) == before
+    assert _recent(after, door.clock.now()) == before
     assert after.get("default", None) is not None
+
+
+def _recent(histories: Histories, now: int) -> list[list[int]]:
+    found = histories.get("default", "work")
+    assert found is not None
+    return found.recent(now // 1000, day=False)
 
 
 async def test_a_damaged_past_is_left_out(door, caplog):
@@ -222,12 +229,7 @@ def test_a_history_draws_levels_and_adds_up_minutes() -> None:
 
 def test_a_board_forgets_no_deletion_that_a_viewer_has_not_seen(monkeypatch) -> None:
     monkeypatch.setattr("penstock.server.live.board._MAX_REMOVED", 2)
-    counts = QueueCounts(
-        **dict.fromkeys(("paused", "ordered", "behind"), False),
-        **dict.fromkeys(("delayed", "available", "in_flight", "done", "failed", "expired"), 0),
-        **dict.fromkeys(("grants", "acks", "nacks", "failures"), 0),
-        oldest_at=None,
-    )
+    counts = _EMPTY
     board = Board("t")
     for name in "abc":
         board.put(name, counts, 0, 0)

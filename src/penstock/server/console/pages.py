@@ -52,10 +52,10 @@ async def asset(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
 
 
 def _reply(call: Call, found: Asset, cached: bytes) -> Plain:
-    headers = ((b"etag", found.tag), (b"cache-control", cached), *_SAFETY)
+    known = ((b"etag", found.tag), (b"cache-control", cached), *_SAFETY)
     if found.tag in call.headers.get(b"if-none-match", b""):
-        return Plain(304, headers=headers)
-    headers = ((b"vary", b"accept-encoding"), *headers)
+        return Plain(304, headers=known)
+    headers = ((b"vary", b"accept-encoding"), *known)
     if b"gzip" in call.headers.get(b"accept-encoding", b""):
         packed = ((b"content-encoding", b"gzip"), *headers)
         return Plain(200, found.compressed, found.content_type, packed)
