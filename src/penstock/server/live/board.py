@@ -128,6 +128,12 @@ class Board:
         #: Queues whose rates are not zero: the next reading shows that they ended.
         self.moving: set[str] = set()
         self.removed: dict[str, int] = {}
+        #: Sums of what a ``Level`` counts, and when the oldest message of each queue was published.
+        self._sums = [0, 0, 0, 0]
+        self._oldest: dict[str, int] = {}
+        #: What changed for the next version, and what the newest one changed.
+        self._changed: list[_Known] = []
+        self._latest: list[_Known] = []
         self.has_news = False
         self.news = asyncio.Event()
         """Set when there is a next version; each version has its own."""
@@ -150,6 +156,7 @@ class Board:
         if counts is None:
             if known is not None:
                 del self.queues[name]
+                self._sum(known.counts, None, name)
                 self.moving.discard(name)
                 self._remember_removed(name)
             return None
@@ -166,7 +173,9 @@ class Board:
             known.counts, known.at = counts, at
             return deltas
         self.removed.pop(name, None)
-        self.queues[name] = _Known(counts, at, row, self.version + 1)
+        changed = self.queues[name] = _Known(counts, at, row, self.version + 1)
+        self._sum(None if known is None else known.counts, counts, name)
+        self._changed.append(changed)
         self.has_news = True
         return deltas
 
@@ -180,28 +189,38 @@ class Board:
 
     def total(self, at: int) -> Level:
         """The counts of all queues together."""
-        delayed = available = in_flight = failed = 0
-        oldest = at
-        for known in self.queues.values():
-            counts = known.counts
-            delayed += counts.delayed
-            available += counts.available
-            in_flight += counts.in_flight
-            failed += counts.failed
-            if counts.oldest_at is not None and counts.oldest_at < oldest:
-                oldest = counts.oldest_at
-        return Level(delayed, available, in_flight, failed, (at - oldest) // 1000)
+        oldest = min(self._oldest.values(), default=at)
+        return Level(*self._sums, max(0, at - oldest) // 1000)
+
+    def _sum(self, old: QueueCounts | None, new: QueueCounts | None, name: str) -> None:
+        for counts, sign in ((old, -1), (new, 1)):
+            if counts is not None:
+                self._sums[0] += sign * counts.delayed
+                self._sums[1] += sign * counts.available
+                self._sums[2] += sign * counts.in_flight
+                self._sums[3] += sign * counts.failed
+        if new is None or new.oldest_at is None:
+            self._oldest.pop(name, None)
+        else:
+            self._oldest[name] = new.oldest_at
 
     def next_version(self) -> None:
         """Let viewers have what has changed."""
         self.version += 1
+        self._latest, self._changed = self._changed, []
         self.has_news = False
         news, self.news = self.news, asyncio.Event()
         news.set()
 
     def rows_since(self, version: int, may_see: Callable[[str], bool] | None) -> Iterator[Row]:
         """The rows that changed after a version, of the queues that the viewer may see."""
-        for name, known in self.queues.items():
+        # A viewer usually has the version before the last: those rows are at hand.
+        recent = version == self.version - 1
+        for known in self._latest if recent else self.queues.values():
+            name = known.row.queue
+            # It may have changed again, or be gone, since the version was made.
+            if recent and self.queues.get(name) is not known:
+                continue
             if known.version > version and (may_see is None or may_see(name)):
                 yield known.row
 

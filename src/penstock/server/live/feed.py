@@ -26,7 +26,7 @@ __all__ = ["LiveStats"]
 _WATCHED_S: Final = 1.0
 _UNWATCHED_S: Final = 10.0
 #: How much of a pass may be spent on reading.
-_PASS_S: Final = 0.006
+_PASS_S: Final = 0.004
 #: Queues per reading; a pass makes one at least.
 _CHUNK: Final = 100
 #: How often the list of queues is compared: for queues that another process made or deleted.
