@@ -20,7 +20,7 @@ PYTHON3 ?=
 JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    systemd:systemd-analyze $(JAVA) nodejs:node npm
+    systemd:systemd-analyze chromium $(JAVA) nodejs:node npm
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
@@ -32,16 +32,16 @@ CODE := $(wildcard src tests bench examples website)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test quick laws check proto bench figures docs format clean system java
+.PHONY: help run demo test quick laws check proto bench figures screenshot docs format clean system java
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(SERVER_INSTALLED) ## Serve on an embedded store in ./data, and say what to do next
 	$(VENV)/bin/penstock serve --store rocksdb:data/penstock
 
-demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify, Spark over it all
-	$(PYTHON) examples/demo.py
+demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, Spark; then the console
+	$(PYTHON) examples/demo.py --console
 
 test: system check $(CLIENTS_INSTALLED) ## Check, then run the whole test suite
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
@@ -73,6 +73,9 @@ figures: $(INSTALLED) ## Rewrite the tables in README.md and docs/performance.md
 
 docs: $(INSTALLED) ## Build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
+
+screenshot: system $(INSTALLED) ## Rewrite the picture of the console in README.md, in three minutes
+	$(PYTHON) -m tests.console.screenshot
 
 format: $(INSTALLED) ## Format the code and sort its imports
 	$(VENV)/bin/ruff check --fix-only .

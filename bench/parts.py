@@ -139,6 +139,14 @@ async def scale(sizes: Sizes) -> AsyncIterator[Figure]:
         yield figure
 
 
+async def console(sizes: Sizes) -> AsyncIterator[Figure]:
+    """The console."""
+    from bench.console import console as measure
+
+    async for figure in measure(5 * sizes.seconds, sizes.deep):
+        yield figure
+
+
 def pipeline(sizes: Sizes) -> Iterator[Figure]:
     """The data pipeline, on private servers and Spark sessions."""
     from bench.pipeline_kills import KILLS, killing
@@ -168,5 +176,6 @@ PARTS: Final[dict[str, Part]] = {
     "sqs": sqs,
     "sql": sql,
     "scale": scale,
+    "console": console,
     "pipeline": pipeline,
 }

@@ -3,6 +3,8 @@
 ``make demo`` runs it on its own store in a temporary folder. A table accounts for every delivery,
 and ``penstock verify`` checks the store. Then Spark takes over (``demo_pipeline``): archive, a
 queue over older messages, a replay from the lake, a report. It exits with 1 if anything is wrong.
+
+With ``--console`` it ends by serving the store, so that the web console shows all of this.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import penstock
 from penstock.verify import verify
 
 #: The command line may set another number.
-MESSAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+MESSAGES = next((int(given) for given in sys.argv[1:] if given.isdigit()), 50_000)
+CONSOLE = "--console" in sys.argv[1:]
 BATCH = 500
 COUNTRIES = ("DE", "AT", "FR", "IT", "ES")
 #: A message is published once, and is in every queue whose filter is TRUE for its headers.
@@ -70,9 +73,25 @@ async def main() -> int:
         ended = await asyncio.create_subprocess_exec(sys.executable, script, folder)
         if await ended.wait():
             problems.append("the pipeline")
+        if CONSOLE and not problems:
+            await show_console(folder)
     for problem in problems:
         print(f"off: {problem}")
     return 1 if problems else 0
+
+
+async def show_console(folder: str) -> None:
+    """Serve the store until Ctrl-C; dead letters are left for the console to replay."""
+    print(
+        "\nThe console shows what happened; its dead letters wait to be replayed. Ctrl-C ends it.\n"
+    )
+    command = ("-m", "penstock", "serve", "--store", f"rocksdb:{folder}/store", "--port", "0")
+    served = await asyncio.create_subprocess_exec(sys.executable, *command)
+    try:
+        await served.wait()
+    except asyncio.CancelledError:
+        # Ctrl-C reaches the server too, which stops by itself.
+        await served.wait()
 
 
 # -- publish -------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.duration import Duration
+from penstock.model.failures import FAILURE_SCAN, Failures
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
@@ -474,6 +475,20 @@ class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
 
     async def stats(self, queue: str) -> QueueStats:
         """The statistics of a queue."""
+        ...
+
+    async def failures(
+        self,
+        queue: str,
+        *,
+        where: str | None = None,
+        fingerprint: str | None = None,
+        limit: int = FAILURE_SCAN,
+    ) -> Failures:
+        """The failed deliveries of a queue by error, the largest group first; ``limit`` are read.
+
+        With a ``fingerprint`` of a group, that group alone, with the ids of its messages.
+        """
         ...
 
     async def explain(self, queue: str, message_id: int) -> Why:

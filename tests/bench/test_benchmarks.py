@@ -20,6 +20,7 @@ import bench.partitions
 import bench.sqs
 import bench.wide
 from bench import parts
+from bench.console import console
 from bench.measuring import Figure
 from bench.parts import Sizes
 
@@ -93,3 +94,7 @@ def test_the_command_prints_the_figures_of_a_part(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 9, done.stderr
     assert all("(at least " in line or "(at most " in line for line in lines)
+
+
+async def test_console() -> None:
+    await check(console(SIZES.seconds, 200, queues=30), 3)

@@ -74,10 +74,11 @@ class Served:
         *,
         credential: str | None = None,
         timeout_s: float = 30,
+        media: str = "application/json",
     ) -> Answer:
         """One request on a connection of its own; the body is sent as JSON."""
         typed = body is not None or method == "POST"
-        headers = {"Content-Type": "application/json"} if typed else {}
+        headers = {"Content-Type": media} if typed else {}
         if credential is not None:
             headers["Authorization"] = f"Bearer {credential}"
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)

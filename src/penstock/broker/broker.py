@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
+from penstock.broker.failures import Failing
 from penstock.broker.own_entries import OwnEntries
 from penstock.broker.read_verbs import Reading
 from penstock.broker.replay import Replaying
@@ -53,7 +54,7 @@ class Background(Protocol):
 
 
 class Broker(
-    Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming
+    Webhooks, SettlingAndClaiming, Replaying, Failing, Reading, Runs, Writes, OwnEntries, Consuming
 ):
     """The verbs, for one tenant."""
 

@@ -125,6 +125,11 @@ class Waiting(Listener):
         if self._listener is not None:
             self._listener.lapsed(tenant, queue, count)
 
+    def counted(self, tenant: str, queue: str) -> None:
+        """For the other listener."""
+        if self._listener is not None:
+            self._listener.counted(tenant, queue)
+
     def committed(self, records: int, seconds: float) -> None:
         """For the other listener."""
         if self._listener is not None:

@@ -162,8 +162,9 @@ def _next_steps(settings: Settings, url: str, key: str | None) -> str:
     command = "penstock" if shutil.which("penstock") else f"{quote(sys.executable)} -m penstock"
     lines = [
         f"penstock {VERSION} listens on {url}",
-        f"  store  {mask_password(settings.store)}",
-        f"  auth   {_auth(settings, command)}",
+        f"  store    {mask_password(settings.store)}",
+        f"  auth     {_auth(settings, command)}",
+        *([f"  console  {url}/console/"] if settings.console else []),
         *_first(key),
         "",
         "From another terminal, publish a message and claim it:",

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.broker.bulk import READ_BATCH
 from penstock.broker.claim import check_wait
+from penstock.broker.failures import check_failures
 from penstock.broker.publish import check_batch_id
 from penstock.broker.scope import check_count, check_find, check_offset, to_message_id
 from penstock.client.address import with_query
@@ -26,6 +27,7 @@ from penstock.model.delivery import (
     Result,
 )
 from penstock.model.duration import Duration, to_ms
+from penstock.model.failures import FAILURE_SCAN, Failures
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
 from penstock.model.message import Offset
@@ -53,6 +55,7 @@ _RESULT: Final = msgspec.msgpack.Decoder(ResultReply)
 _EVENTS: Final = msgspec.msgpack.Decoder(EventList)
 _HISTORY: Final = msgspec.msgpack.Decoder(HistoryPage)
 _STATS: Final = msgspec.msgpack.Decoder(QueueStats)
+_FAILURES: Final = msgspec.msgpack.Decoder(Failures)
 _WHY: Final = msgspec.msgpack.Decoder(Why)
 _DIAGNOSIS: Final = msgspec.msgpack.Decoder(Diagnosis)
 _COMPLETIONS: Final = msgspec.msgpack.Decoder(Completions)
@@ -202,6 +205,20 @@ class Reading(Scope):
     async def stats(self, queue: str) -> QueueStats:
         """The statistics of a queue."""
         return await self._get(_STATS, f"/v1/queues/{check_queue_name(queue)}/stats")
+
+    async def failures(
+        self,
+        queue: str,
+        *,
+        where: str | None = None,
+        fingerprint: str | None = None,
+        limit: int = FAILURE_SCAN,
+    ) -> Failures:
+        """The queue's failed deliveries grouped by error, the largest group first."""
+        check_failures(queue, where, fingerprint, limit)
+        query = (("where", where), ("fingerprint", fingerprint), ("limit", limit))
+        path = f"/v1/queues/{queue}/failures"
+        return await self._get(_FAILURES, path, query, timeout_ms=self._bulk_ms)
 
     async def explain(self, queue: str, message_id: int) -> Why:
         """Why a queue does or does not hand out a message."""

@@ -86,7 +86,7 @@ class Application:
         try:
             check_head(scope, headers)
             if self._browsers is not None:
-                self._browsers.check(call.method, headers, door.page_proof)
+                self._browsers.check(call.method, headers, door.page_proof, path=call.path)
             door.find(call)
             if call.claims and self._browsers is not None and door.page_proof is not None:
                 self._browsers.check_claim(headers, door.page_proof)

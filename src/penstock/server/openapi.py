@@ -65,7 +65,7 @@ _PUBLISH_HEADERS: Final = (
 
 def openapi(routes: Iterable[AnyRoute], service_limits: ServiceLimits, payload_bytes: int) -> Json:
     """Build the whole document."""
-    routes = tuple(routes)
+    routes = tuple(route for route in routes if not route.is_page)
     schemas = _Schemas(routes)
     paths: dict[str, Json] = {}
     for route in routes:

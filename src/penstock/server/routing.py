@@ -70,6 +70,8 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
     tag: str = "queues"
     claims: bool = False
     """A GET that hands out deliveries: web pages of other sites must not be able to send it."""
+    is_page: bool = False
+    """A file of the console: any page may link to it, and it is not part of the API."""
     is_raw: bool = False
     """The handler decodes the body itself, by its content type and the headers."""
 

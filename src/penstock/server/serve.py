@@ -31,6 +31,7 @@ from penstock.server.access import (
     tls_context,
 )
 from penstock.server.app import Application
+from penstock.server.console import ROUTES as CONSOLE
 from penstock.server.doors import Opener, load_doors
 from penstock.server.doors.door import Door
 from penstock.server.health import ROUTES as HEALTH
@@ -123,7 +124,8 @@ async def _open_and_serve(
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings), browsers=browsers)
         doors = tuple(opener(service, settings) for opener in openers)
-        application = Application(service, (*NATIVE, *HEALTH), doors)
+        console = CONSOLE if settings.console else ()
+        application = Application(service, (*NATIVE, *HEALTH, *console), doors)
         server = HttpServer(
             application,
             listener,
@@ -137,9 +139,13 @@ async def _open_and_serve(
             None if tls is None else tls_context(tls),
         )
         serving = Serving(url, broker, service, server)
-        with uncollected():
-            async with _started(doors):
-                await _serve(server, serving, settings, announce)
+        service.live.start()
+        try:
+            with uncollected():
+                async with _started(doors):
+                    await _serve(server, serving, settings, announce)
+        finally:
+            await service.live.close()
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from penstock.server.access import Access, Browsers
 from penstock.server.budget import Budget
 from penstock.server.call_slots import CallSlots
 from penstock.server.interruption import StopSignal
+from penstock.server.live import LiveStats
 from penstock.server.metrics import Metrics
 from penstock.server.request_parsing import Bodies
 from penstock.server.streams import Streams
@@ -81,6 +82,8 @@ class Service:
         self.timeouts = Timeouts(self.limits.reply_timeout_s)
         """The timeout for callers that are slow to read."""
         self.streams = Streams()
+        self.live = LiveStats(broker.engine)
+        metrics.report_changes(self.live.changed)
         self.stopping = StopSignal()
         """Set once, when the server stops: calls that wait for long then end."""
         numbers = count(1)

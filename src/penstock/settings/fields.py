@@ -144,10 +144,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     door: Annotated[
         str | None,
         _about(
-            "Other APIs that the server offers beside its own, separated by commas: `sqs`.",
+            "Other APIs that the server offers beside its own, separated by commas: `codeq`, `mq`, `queue-ti`, `sqs`.",
             many=True,
         ),
     ] = None
+    console: Annotated[bool, _about("Serve the web console at `/console/`.")] = True
     grace_s: Annotated[
         float,
         Meta(ge=0, le=_HOUR_S),

@@ -23,13 +23,15 @@ Rules that all verbs share
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, NotFound
 from penstock.filters import Filter, Selection
 from penstock.model.clock import Clock
+from penstock.model.counts import QueueCounts
 from penstock.model.delivery import (
     CancelReply,
     Delivery,
@@ -480,6 +482,21 @@ class Engine(BulkReading, Documents, ABC):
     @abstractmethod
     async def stats(self, tenant: str, queue: str) -> QueueStats:
         """The queue's counters (Q2)."""
+
+    async def counts(self, tenant: str, queues: Sequence[str]) -> tuple[QueueCounts | None, ...]:
+        """The counts of several queues, for watching; None for a queue that does not exist.
+
+        An engine that has them in memory overrides this and takes at most 20 µs per queue.
+        """
+
+        async def one(queue: str) -> QueueCounts | None:
+            try:
+                info = await self.get_queue(tenant, queue)
+                return QueueCounts.of(info, await self.stats(tenant, queue), self.clock.now())
+            except NotFound:
+                return None
+
+        return tuple(await asyncio.gather(*map(one, queues)))
 
     @abstractmethod
     async def close(self) -> None:

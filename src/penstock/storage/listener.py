@@ -36,6 +36,13 @@ class Listener:
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         """A claim, a join or a sweep took back ``count`` deliveries whose leases had lapsed."""
 
+    def counted(self, tenant: str, queue: str) -> None:
+        """The counts or the policy of this queue changed, or it is gone; for those who watch.
+
+        ``queue`` is never a dead-letter queue. Spurious calls are allowed. Changes that another
+        process made may be missing. The call may come before the commit.
+        """
+
     def committed(self, records: int, seconds: float) -> None:
         """A commit of ``records`` records became as durable as requested within ``seconds``."""
 

@@ -33,6 +33,7 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.duration import Duration
+from penstock.model.failures import FAILURE_SCAN, Failures
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
@@ -527,6 +528,22 @@ class SyncVerbs(BlockingVerbs):
     def stats(self, queue: str) -> QueueStats:
         """The statistics of a queue."""
         return self._run(self._verbs.stats, queue)
+
+    def failures(
+        self,
+        queue: str,
+        *,
+        where: str | None = None,
+        fingerprint: str | None = None,
+        limit: int = FAILURE_SCAN,
+    ) -> Failures:
+        """The failed deliveries of a queue by error, the largest group first; ``limit`` are read.
+
+        With a ``fingerprint`` of a group, that group alone, with the ids of its messages.
+        """
+        return self._run(
+            self._verbs.failures, queue, where=where, fingerprint=fingerprint, limit=limit
+        )
 
     def explain(self, queue: str, message_id: int) -> Why:
         """Why a queue does or does not hand out a message."""

@@ -101,15 +101,20 @@ class Door:
 
 
 def application(broker: Broker, access: Access, limits: ServiceLimits | None = None) -> Application:
-    service = Service(broker, access, Metrics(broker.engine), limits=limits)
+    metrics = broker.options.listener
+    if not isinstance(metrics, Metrics):
+        metrics = Metrics(broker.engine)
+    service = Service(broker, access, metrics, limits=limits)
     return Application(service, (*NATIVE, *HEALTH))
 
 
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
     clock = FakeClock()
-    options = BrokerOptions(engine=EngineOptions(clock=clock))
+    metrics = Metrics()
+    options = BrokerOptions(engine=EngineOptions(clock=clock), listener=metrics)
     engine = await open_engine("memory://", options.engine)
+    metrics.watch(engine)
     async with Broker(engine, options) as broker:
         yield Door(
             application(broker, Access(clock, Keys(engine, clock), enabled=False)), broker, clock

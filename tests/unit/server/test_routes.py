@@ -28,10 +28,14 @@ def name_of(route) -> str:
     return f"{route.method} {route.path}"
 
 
+#: Verbs with the queue in their query.
+_NAMES_A_QUEUE = ("result", "explain", "cancel", "stats_history")
+
+
 def path_of(route) -> str:
     values = {"queue": "orders", "topic": "orders", "id": "0", "consumer": "w", "key": "k"}
     path = re.sub(r"{(\w+)}", lambda found: values[found[1]], route.path)
-    return path + ("?queue=orders" if route.verb in ("result", "explain", "cancel") else "")
+    return path + ("?queue=orders" if route.verb in _NAMES_A_QUEUE else "")
 
 
 BODIES: dict[str, Any] = {
@@ -62,7 +66,7 @@ async def guarded(door):
 
 async def call(door: Door, route, key: str | None):
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    if route.verb == "stream":
+    if route.verb in ("stream", "stats_stream"):
         # Nobody listens: an accepted stream ends at once.
         door.service.stopping.set()
     try:
@@ -107,7 +111,9 @@ async def test_every_route_answers_to_the_grant_it_names(guarded, route):
 READ_ONLY = {
     "complete_filter",
     "explain",
+    "failures",
     "find",
+    "get_credential",
     "get_queue",
     "get_run",
     "get_topic",
@@ -130,6 +136,8 @@ READ_ONLY = {
     "read_log",
     "result",
     "stats",
+    "stats_history",
+    "stats_stream",
     "validate_filter",
 }
 

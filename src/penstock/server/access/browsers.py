@@ -32,6 +32,8 @@ from penstock.wire.codecs import JSON, media_type
 __all__ = ["Browsers"]
 
 ANY: Final = "*"
+#: Where the console's files are.
+CONSOLE: Final = "/console"
 #: Content types that a page may send to any site without a preflight (the Fetch standard).
 _SIMPLE: Final = frozenset(
     {"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"}
@@ -84,15 +86,20 @@ class Browsers:
         method: str,
         headers: Mapping[bytes, bytes],
         proof: frozenset[bytes] | None = frozenset(),
+        *,
+        path: str = "",
     ) -> None:
         """Raise ``ForeignOrigin`` or ``UnsupportedMedia`` for a call that a page may have sent.
 
         ``proof`` has the headers of a door's clients that count like a ``Penstock-`` header; with
-        None any content type is accepted.
+        None any content type is accepted. Any page may link to the console: its files are the
+        same for everybody.
         """
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
             self._check_host(host)
+        if path.startswith(CONSOLE) and method == "GET":
+            return
         if self._origins is not None and not _PAGE.isdisjoint(headers):
             if b"origin" in headers:
                 self._check_origin(headers[b"origin"].decode("latin-1"), host)

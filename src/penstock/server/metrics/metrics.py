@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Final, TypeAlias
 
 from penstock.model.delivery import Ack, Extend, Nack, Outcome, Reject, Release, Settlement, Verdict
+from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.reports import KeeperReport
 from penstock.server.budget import Budget
 from penstock.server.metrics.counting import Calls, Histogram
@@ -40,6 +41,9 @@ __all__ = ["Metrics"]
 #: Returns a report on every keeper.
 Reports: TypeAlias = Callable[[], Sequence[KeeperReport]]
 
+#: Gets a tenant and a queue.
+Changed: TypeAlias = Callable[[str, str], None]
+
 _COMMIT_RECORDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 #: From a battery-backed controller to a failing disk.
 _COMMIT_SECONDS: Final = (
@@ -47,6 +51,10 @@ _COMMIT_SECONDS: Final = (
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
 )
 _SETTLEMENTS: Final = (Ack, Nack, Reject, Release, Extend)
+
+
+def _ignore(tenant: str, queue: str) -> None:
+    """Nothing watches the counts."""
 
 
 class Metrics(Listener):
@@ -61,6 +69,7 @@ class Metrics(Listener):
         self._keepers = keepers
         self._opened_s: float | None = None
         self._calls = Calls()
+        self._on_change: Changed = _ignore
         self._waits = 0
         self._budget: Budget | None = None
         self._cut = 0
@@ -82,6 +91,10 @@ class Metrics(Listener):
         self._engine = engine
         self._keepers = keepers
         self._opened_s = opened_s
+
+    def report_changes(self, to: Changed) -> None:
+        """Call this function with the tenant and name of every queue whose counts may change."""
+        self._on_change = to
 
     # -- events of the server ----------------------------------------------------------
 
@@ -128,6 +141,18 @@ class Metrics(Listener):
                 self._stale += 1
 
     # -- events of the engine ----------------------------------------------------------
+
+    def ready(self, tenant: str, queue: str) -> None:
+        """A claim may find more: on a shared store, what another server reports of its changes."""
+        self._on_change(tenant, queue.removesuffix(DLQ_SUFFIX))
+
+    def ended(self, tenant: str, queue: str) -> None:
+        """Deliveries ended, perhaps on another server."""
+        self._on_change(tenant, queue)
+
+    def counted(self, tenant: str, queue: str) -> None:
+        """The counts of a queue changed."""
+        self._on_change(tenant, queue)
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:  # noqa: ARG002
         """Leases lapsed."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from penstock.server.native.claims import ROUTES as CLAIMS
 from penstock.server.native.consumers import ROUTES as CONSUMERS
+from penstock.server.native.credential import ROUTES as CREDENTIAL
 from penstock.server.native.deliveries import ROUTES as DELIVERIES
+from penstock.server.native.failures import ROUTES as FAILURES
 from penstock.server.native.filters import ROUTES as FILTERS
 from penstock.server.native.keys import ROUTES as KEYS
+from penstock.server.native.live import ROUTES as LIVE
 from penstock.server.native.log import ROUTES as LOG
 from penstock.server.native.messages import ROUTES as MESSAGES
 from penstock.server.native.own_entries import ROUTES as OWN_ENTRIES
@@ -28,6 +31,8 @@ ROUTES = (
     *STREAM,
     *QUEUES,
     *DELIVERIES,
+    *FAILURES,
+    *LIVE,
     *CONSUMERS,
     *TOPICS,
     *WEBHOOKS,
@@ -38,4 +43,5 @@ ROUTES = (
     *FILTERS,
     *PIPELINE,
     *KEYS,
+    *CREDENTIAL,
 )

@@ -48,6 +48,12 @@ class Notifier:
         except Exception:  # noqa: BLE001  (any bug of the listener's)
             _log.exception("The listener failed on 'lapsed' of queue %r.", queue)
 
+    def counted(self, tenant: str, queue: str) -> None:
+        try:
+            self.listener.counted(tenant, queue)
+        except Exception:  # noqa: BLE001  (any bug of the listener's)
+            _log.exception("The listener failed on 'counted' of queue %r.", queue)
+
     def committed(self, records: int, seconds: float) -> None:
         try:
             self.listener.committed(records, seconds)

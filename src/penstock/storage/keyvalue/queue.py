@@ -191,20 +191,19 @@ class Queue:
     # -- records -----------------------------------------------------------------------
 
     def write_spec(self) -> None:
-        facts = {
-            "queue_number": self.number,
-            "filter_version": self.filter_version,
-            "created_at": self.created_at,
-        }
+        facts = {"queue_number": self.number, "filter_version": self.filter_version}
+        facts["created_at"] = self.created_at
         if self.keyed_by_number:
             facts[KEYED_BY_NUMBER] = 1
         self.stage.put(self.keys.spec, encode_spec(self.policy, facts))
+        self.notifier.counted(self.tenant, self.name)
 
     def touch(self) -> None:
         """Mark the counts or the cursor as changed; the next commit writes the state record."""
         if self._marked != self.stage.number:
             self._marked = self.stage.number
             self.stage.mark(self)
+            self.notifier.counted(self.tenant, self.home.name)
 
     def write_to(self, stage: Stage) -> int:
         value = stage.writes[self.keys.state] = encode_state(
@@ -266,6 +265,7 @@ class Queue:
         if self.dead is not None:
             self.dead.discard()
             self.stage.delete(self.keys.spec)
+            self.notifier.counted(self.tenant, self.name)
 
     def evict(self, keep: int, completed: int) -> None:
         self.shelf.evict(keep, completed)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from penstock.errors import UnknownMessage
 from penstock.filters import Filter
 from penstock.model.columns import LogColumns
+from penstock.model.counts import QueueCounts
 from penstock.model.delivery import (
     Event,
     LogEntry,
@@ -41,7 +42,7 @@ from penstock.storage.keyvalue.payloads import read_payload
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.results import result_of
-from penstock.storage.keyvalue.stats import partition_stats, queue_stats
+from penstock.storage.keyvalue.stats import partition_stats, queue_counts, queue_stats
 from penstock.storage.keyvalue.tenant import Tenant
 
 __all__ = ["ReadingVerbs", "next_due"]
@@ -297,6 +298,15 @@ class ReadingVerbs(Guarded):
             await self._next_slice(tenant, state)
         await self._committer.settled()
         return replace(reply, partitions=tuple(partitions))
+
+    @reading
+    async def counts(self, tenant: str, queues: Sequence[str]) -> tuple[QueueCounts | None, ...]:
+        self._begin()
+        known = self._core.tenant(tenant).queues
+        found = [known.get(name) for name in queues]
+        counts = tuple(None if queue is None else queue_counts(queue) for queue in found)
+        await self._committer.settled()
+        return counts
 
     async def _unrouted(self, queue: Queue) -> int:
         """The number of log entries after the queue's cursor. It is valid until the next await."""

@@ -38,6 +38,7 @@ _VIEW_S: Final = 1.0
 _READING: Final = frozenset(
     {
         "batch",
+        "counts",
         "find",
         "get_document",
         "get_queue",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
+from penstock.model.counts import QueueCounts
 from penstock.model.delivery import PartitionStats, QueueStats
 from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, LANE_SPAN, LANES, message_id_of
@@ -13,7 +14,7 @@ from penstock.storage.keyvalue.partitions import Partition, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["partition_stats", "queue_stats"]
+__all__ = ["partition_stats", "queue_counts", "queue_stats"]
 
 
 def queue_stats(queue: Queue, tenant: Tenant, unrouted: int, now: int) -> QueueStats:
@@ -79,6 +80,28 @@ def _unsettled_ids(queue: Queue) -> Iterator[int]:
             ):
                 yield message_id_of(int.from_bytes(key[-8:], "big"))
                 break
+
+
+def queue_counts(queue: Queue) -> QueueCounts:
+    """The counts of a queue, without what takes time in proportion to anything."""
+    dead = queue.dead
+    oldest = min(_available_since(queue), default=None) if queue.available_count else None
+    return QueueCounts(
+        paused=queue.paused,
+        ordered=queue.partitions is not None,
+        behind=queue.cursor is not None,
+        delayed=queue.delayed_count,
+        available=queue.available_count,
+        in_flight=queue.in_flight_count,
+        done=queue.done_count,
+        failed=0 if dead is None else dead.depth,
+        expired=queue.expired_count,
+        oldest_at=oldest,
+        grants=queue.grants,
+        acks=queue.acks,
+        nacks=queue.nacks,
+        failures=queue.failures,
+    )
 
 
 def partition_stats(queue: Queue, after: str | None, most: int) -> list[PartitionStats]:

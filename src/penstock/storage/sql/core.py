@@ -310,6 +310,7 @@ class Core:
         with _logged():
             self.listener.committed(records, seconds)
             for queue in sorted(queues):
+                self._counted(tenant, queue)
                 self.notify(tenant, queue, dead=False)
             self.broadcast(queues)
 
@@ -346,12 +347,19 @@ class Core:
             found = tenant.numbered.get(queue)
             if found is not None:
                 self.listener.lapsed(work.tenant.name, found.shown_as(dead=dead), count)
+        for queue in sorted(work.counted):
+            self._counted(tenant, queue)
         for queue in sorted(work.ended):
             found = tenant.numbered.get(queue)
             if found is not None:
                 self.listener.ended(tenant.name, found.name)
         if ready or work.ended:
             self.broadcast({queue for queue, _ in ready} | {-queue for queue in work.ended})
+
+    def _counted(self, tenant: Tenant, queue: int) -> None:
+        found = tenant.numbered.get(queue)
+        if found is not None:
+            self.listener.counted(tenant.name, found.name)
 
     async def notify_at_commit(self, session: Session, queues: set[int]) -> None:
         """Have the database notify all servers, this one too, when the caller commits."""

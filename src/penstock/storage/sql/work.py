@@ -113,7 +113,7 @@ class Work:
         #: Queue number and side (true for the dead letters) of claims that may return more (C5).
         self.ready: set[tuple[int, bool]] = set()
         #: Queues with a tally row from this transaction, which other servers notice.
-        self._noticed: set[int] = set()
+        self.counted: set[int] = set()
         self.lapsed: Counter[tuple[int, bool]] = Counter()
         #: Queues with deliveries that ended or were removed: callers may wait for their results.
         self.ended: set[int] = set()
@@ -418,9 +418,9 @@ class Work:
 
         Servers that poll notice new rows (C5), for example when a partition became free.
         """
-        self._noticed |= {queue for queue, _, _ in counts}
-        silent = {queue for queue, _ in self.ready} - self._noticed
-        self._noticed |= silent
+        self.counted |= {queue for queue, _, _ in counts}
+        silent = {queue for queue, _ in self.ready} - self.counted
+        self.counted |= silent
         return [(queue, int(Kind.NEWS), 0) for queue in sorted(silent)]
 
     def _count_phase(self, group: DeliveryGroup, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.model.counts import QueueCounts
 from penstock.model.delivery import ReplaySource
 from penstock.model.message import Offset
 from penstock.model.states import State
@@ -44,6 +45,24 @@ class TestStats(Conformance):
         assert (stats.grants, stats.acks, stats.nacks, stats.failures) == (9, 2, 1, 1)
         assert stats.depth == 9
         assert stats.lag == 9
+
+    @law("Q2")
+    async def test_the_counts_of_several_queues_are_those_of_stats(self, store: Store) -> None:
+        await store.queue(max_attempts=2)
+        await store.queue("paused", paused=True)
+        now = store.clock.now()
+        await store.publish(*[b"x"] * 6, *[msg(deliver_at=now + 5000)] * 2)
+        a = await store.claim(limit=4, consumer="a")
+        await store.ack(a[0])
+        await store.nack(a[1])
+        await store.reject(a[2])
+        names = ("q", "none", "paused")
+        counts = await store.engine.counts(TENANT, names)
+        assert counts[1] is None
+        for name, found in zip(names[::2], counts[::2], strict=True):
+            info = await store.engine.get_queue(TENANT, name)
+            stats = await store.engine.stats(TENANT, name)
+            assert found == QueueCounts.of(info, stats, store.clock.now())
 
     async def test_the_age_of_the_oldest_available(self, store: Store) -> None:
         await store.queue()

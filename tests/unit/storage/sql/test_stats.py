@@ -9,6 +9,7 @@ import pytest
 
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
+from penstock.storage.listener import Listener
 from penstock.testing.conformance.harness import TENANT, Store, msg
 from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -142,3 +143,34 @@ async def test_a_watermark_is_not_above_the_end_of_the_log(pair: Pair) -> None:
     pair.sql(f"UPDATE penstock_queue SET {cursor} = 1000000 WHERE name = 'late'")
     stats = await pair.second.engine.stats("other", "late")
     assert stats.watermark == await engine.log_end("other") - 1
+
+
+class _Counted(Listener):
+    def __init__(self) -> None:
+        self.queues: set[str] = set()
+
+    def counted(self, tenant: str, queue: str) -> None:
+        self.queues.add(queue)
+
+    def since(self) -> set[str]:
+        found, self.queues = self.queues, set()
+        return found
+
+
+async def test_every_verb_that_changes_counts_says_so(pair: Pair) -> None:
+    store = pair.first
+    await store.queue()
+    await store.queue("other", "FALSE")
+    store.engine.listener = counted = _Counted()
+    await store.publish(*[b"x"] * 3)
+    assert counted.since() == {"q"}
+    await store.publish(*[b"x"] * 3_000)
+    assert counted.since() == {"q"}
+    first, second, *_ = await store.claim(limit=5, consumer="a")
+    assert counted.since() == {"q"}
+    await store.ack(first)
+    assert counted.since() == {"q"}
+    await store.reject(second)
+    assert counted.since() == {"q"}
+    await store.engine.purge(TENANT, "q", State.AVAILABLE, None, 10)
+    assert counted.since() == {"q"}
