@@ -14,7 +14,7 @@ the cancellation of a caller takes effect before the next operation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -186,6 +186,15 @@ class GatedDatabase(Database):
         self.renewed()
 
     # -- the rest ----------------------------------------------------------------------
+
+    def add_statements(self, statements: Mapping[str, str]) -> None:
+        self._inner.add_statements(statements)
+
+    async def set_given(self, session: Session, given: int) -> None:
+        raise NotImplementedError("a simulation copies no store")
+
+    async def number_rows(self, session: Session, table: str) -> None:
+        raise NotImplementedError("a simulation copies no store")
 
     async def stable(self) -> Stable:
         return await self.through("stable", self._inner.stable, self._gate.begin_session())
