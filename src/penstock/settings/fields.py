@@ -144,7 +144,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     door: Annotated[
         str | None,
         _about(
-            "Other APIs that the server offers beside its own, separated by commas: `codeq`, `mq`, `queue-ti`, `sqs`.",
+            "Other APIs that the server offers beside its own, separated by commas: `codeq`, "
+            "`mq`, `queue-ti`, `sqs`.",
             many=True,
         ),
     ] = None
