@@ -88,7 +88,7 @@ class Spy(Broker):
         #: The receipts of each extension.
         self.extensions: list[list[str]] = []
         #: What the next calls raise, by verb.
-        self.failures: dict[str, list[PenstockError]] = {}
+        self.faults: dict[str, list[PenstockError]] = {}
         #: The settlements that were answered, by type.
         self.settled: Counter[type[Settlement | SettlingException]] = Counter()
         self.most_in_flight = 0
@@ -176,8 +176,8 @@ class Spy(Broker):
         return reply
 
     def _fail(self, verb: str) -> None:
-        if self.failures.get(verb):
-            raise self.failures[verb].pop(0)
+        if self.faults.get(verb):
+            raise self.faults[verb].pop(0)
 
 
 class Consume(Protocol):

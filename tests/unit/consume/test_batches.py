@@ -221,7 +221,7 @@ async def test_a_batch_is_nacked_rejected_or_released(q: Spy, batches, verb, sta
 async def test_a_failed_call_leaves_them_held(q: Spy, batches) -> None:
     await publish(q, 3)
     batch = await take(batches())
-    q.failures["settle"] = [CommitFailed("disk full")]
+    q.faults["settle"] = [CommitFailed("disk full")]
     with pytest.raises(CommitFailed):
         await batch.ack()
     assert batch.held == 3
@@ -242,7 +242,7 @@ async def test_settlements_of_a_batch_wait_for_a_server_that_is_away(
     q: Spy, batches, clock: FakeClock
 ) -> None:
     await publish(q, 3)
-    q.failures["settle"] = [Unreachable("down") for _ in range(20)]
+    q.faults["settle"] = [Unreachable("down") for _ in range(20)]
     async with await take(batches()) as batch:
         pass
     await pass_time(clock, 20 * 10_000)
@@ -255,7 +255,7 @@ async def test_an_error_that_cannot_pass_is_raised_by_the_next_batch(
 ) -> None:
     await publish(q, 3)
     consumption = batches()
-    q.failures["settle"] = [Forbidden("no")]
+    q.faults["settle"] = [Forbidden("no")]
     async with await take(consumption):
         pass
     await turns()

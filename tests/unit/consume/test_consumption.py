@@ -205,7 +205,7 @@ async def test_a_failed_extension_is_tried_again_before_the_lease_is_over(
     q: Spy, consume: Consume, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(q, 1)
-    q.failures["extend"] = [Unreachable("cable"), Unreachable("cable")]
+    q.faults["extend"] = [Unreachable("cable"), Unreachable("cable")]
     (lease,) = await take(consume(max_in_flight=1), 1)
     await pass_time(clock, 2 * LEASE_MS)
     assert await q.claim("q", consumer="thief") == []
@@ -250,7 +250,7 @@ async def test_an_error_that_may_pass_is_waited_out(
     q: Spy, consume: Consume, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await publish(q, 1)
-    q.failures["claim"] = [Unreachable("down"), Busy("full", retry_after_ms=7_000)]
+    q.faults["claim"] = [Unreachable("down"), Busy("full", retry_after_ms=7_000)]
     waiting = asyncio.ensure_future(anext(consume()))
     await pass_time(clock, 150)
     await pass_time(clock, 6_000)
@@ -264,7 +264,7 @@ async def test_a_server_that_is_away_is_waited_for_without_end(
     q: Spy, consume: Consume, clock: FakeClock
 ) -> None:
     await publish(q, 1)
-    q.failures["claim"] = [Unreachable("down") for _ in range(100)]
+    q.faults["claim"] = [Unreachable("down") for _ in range(100)]
     waiting = asyncio.ensure_future(anext(consume()))
     await pass_time(clock, 100 * 10_000)
     assert (await asyncio.wait_for(waiting, 60)).payload == b"0"
@@ -273,7 +273,7 @@ async def test_a_server_that_is_away_is_waited_for_without_end(
 async def test_a_store_that_stays_broken_is_told(
     q: Spy, consume: Consume, clock: FakeClock
 ) -> None:
-    q.failures["claim"] = [CommitFailed("disk full") for _ in range(100)]
+    q.faults["claim"] = [CommitFailed("disk full") for _ in range(100)]
     waiting = asyncio.ensure_future(anext(consume()))
     await pass_time(clock, 100 * 10_000)
     with pytest.raises(CommitFailed):
@@ -286,7 +286,7 @@ async def test_an_error_that_cannot_pass_is_raised_and_nothing_is_kept(
     await publish(q, 4)
     leases = consume(max_in_flight=4)
     (held,) = await take(leases, 1)
-    q.failures["claim"] = [BadInput("no") for _ in range(10)]
+    q.faults["claim"] = [BadInput("no") for _ in range(10)]
     await held.ack()
     for lease in await take(leases, 3):
         await lease.release()
@@ -392,7 +392,7 @@ async def test_stop_ends_the_wait_of_everyone(consume: Consume) -> None:
 async def test_stop_ends_the_wait_after_an_error(
     q: Spy, consume: Consume, caplog: pytest.LogCaptureFixture
 ) -> None:
-    q.failures["claim"] = [Unreachable("down")]
+    q.faults["claim"] = [Unreachable("down")]
     leases = consume()
     taker = asyncio.ensure_future(anext(leases, None))
     await turns()

@@ -288,7 +288,7 @@ async def test_a_settlement_that_is_cut_off_leaves_the_claim_to_itself(
 
 
 async def test_a_settlement_that_failed_can_be_tried_again(q: Spy, lease: Lease) -> None:
-    q.failures["settle"] = [Busy("not now")]
+    q.faults["settle"] = [Busy("not now")]
     with pytest.raises(Busy):
         await lease.ack(b"1")
     assert (await lease.ack(b"2")).state is State.DONE
@@ -297,7 +297,7 @@ async def test_a_settlement_that_failed_can_be_tried_again(q: Spy, lease: Lease)
 async def test_exit_tells_that_it_could_not_settle(
     q: Spy, lease: Lease, clock: FakeClock, consume: Consume
 ) -> None:
-    q.failures["settle"] = [CommitFailed("disk full")]
+    q.faults["settle"] = [CommitFailed("disk full")]
     with pytest.raises(CommitFailed):
         async with lease:
             pass

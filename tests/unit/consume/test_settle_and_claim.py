@@ -128,7 +128,7 @@ async def test_a_claim_that_is_refused_does_not_refuse_the_settlement(
 ) -> None:
     await publish(q, 2)
     (lease,) = await take(consume(max_in_flight=1), 1)
-    q.failures["claim"] = [error]  # type: ignore[list-item]
+    q.faults["claim"] = [error]  # type: ignore[list-item]
     assert (await lease.ack()).ok
     assert q.settles == 1
 
@@ -138,7 +138,7 @@ async def test_an_error_of_the_call_is_raised_by_each_of_its_callers(
 ) -> None:
     await publish(q, 3)
     held = await take(consume(max_in_flight=8), 3)
-    q.failures["settle"] = [Unreachable("cable")]
+    q.faults["settle"] = [Unreachable("cable")]
     answers = await asyncio.gather(*(lease.ack() for lease in held), return_exceptions=True)
     assert [type(answer) for answer in answers] == [Unreachable] * 3
     assert [lease.held for lease in held] == [True] * 3

@@ -183,12 +183,12 @@ class Flaky:
     """Publishes, except where it is told to fail."""
 
     def __init__(self) -> None:
-        self.failures: list[Exception] = []
+        self.faults: list[Exception] = []
         self.published: list[int] = []
 
     async def publish_batch(self, topic: str, messages: Any, **options: Any) -> Any:
-        if self.failures:
-            raise self.failures.pop()
+        if self.faults:
+            raise self.faults.pop()
         self.published.append(messages[0].deliver_at)
         return SimpleNamespace(repeated=False)
 
@@ -199,7 +199,7 @@ async def test_the_loop_follows_the_clock_and_survives_a_busy_store() -> None:
     loop = asyncio.create_task(publish_forever(verbs, [periodic(10, catch_up_ms=0)], clock))
     try:
         assert await clock.asleep() == START + 10 * MINUTE - LEAD_MS
-        verbs.failures = [StoreBusy("busy")]
+        verbs.faults = [StoreBusy("busy")]
         clock.advance(10 * MINUTE - LEAD_MS - 1)
         again = await clock.asleep()
         assert verbs.published == []
@@ -221,7 +221,7 @@ async def test_the_loop_follows_the_clock_and_survives_a_busy_store() -> None:
 
 async def test_the_loop_ends_with_an_error_that_no_retry_fixes() -> None:
     verbs: Any = Flaky()
-    verbs.failures = [Forbidden("no grant")]
+    verbs.faults = [Forbidden("no grant")]
     with pytest.raises(Forbidden):
         await asyncio.wait_for(publish_forever(verbs, [periodic(10)], FakeClock(START)), 60)
 

@@ -174,7 +174,7 @@ async def test_an_ack_that_cannot_be_sent_does_not_stop_the_others(
     @app.worker("q", concurrency=1)
     async def handler(number: int) -> None:
         if number == 0:
-            q.failures["settle"] = [Unreachable("cable")]
+            q.faults["settle"] = [Unreachable("cable")]
         done.append(number)
 
     await publish(q, 3)

@@ -190,7 +190,8 @@ class Board:
     def total(self, at: int) -> Level:
         """The counts of all queues together."""
         oldest = min(self._oldest.values(), default=at)
-        return Level(*self._sums, max(0, at - oldest) // 1000)
+        delayed, available, in_flight, failed = self._sums
+        return Level(delayed, available, in_flight, failed, max(0, at - oldest) // 1000)
 
     def _sum(self, old: QueueCounts | None, new: QueueCounts | None, name: str) -> None:
         for counts, sign in ((old, -1), (new, 1)):
