@@ -23,12 +23,11 @@ Rules that all verbs share
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from penstock.errors import BadInput, NotFound
+from penstock.errors import BadInput
 from penstock.filters import Filter, Selection
 from penstock.model.clock import Clock
 from penstock.model.counts import QueueCounts
@@ -62,6 +61,7 @@ from penstock.model.message import (
 from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.counting import count_each
 from penstock.storage.document_verbs import Documents
 from penstock.storage.engine_options import Capabilities, EngineOptions, Role
 from penstock.storage.listener import Listener
@@ -488,15 +488,7 @@ class Engine(BulkReading, Documents, ABC):
 
         An engine that has them in memory overrides this and takes at most 20 µs per queue.
         """
-
-        async def one(queue: str) -> QueueCounts | None:
-            try:
-                info = await self.get_queue(tenant, queue)
-                return QueueCounts.of(info, await self.stats(tenant, queue), self.clock.now())
-            except NotFound:
-                return None
-
-        return tuple(await asyncio.gather(*map(one, queues)))
+        return await count_each(self, tenant, queues)
 
     @abstractmethod
     async def close(self) -> None:
