@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from queueti.pb.queue_pb2_grpc import QueueServiceStub
 from penstock.client import connect
 from penstock.model.message import HeaderValue
 from penstock.testing.laws import law
+from tests.doors.sqs.scenario import new_client
 from tests.service.serving import Serve, Served, unused_port
 
 HEADERS: dict[str, HeaderValue] = {"country": "AT", "amount": 250}
@@ -27,7 +29,7 @@ def api(server: Served, status: int, method: str, path: str, body: object = None
 async def test_a_message_walks_through_all_doors(serve: Serve) -> None:
     port = unused_port()
     server = serve(
-        *("--door", "mq", "--door", "queue-ti", "--door", "codeq"),
+        *("--door", "mq", "--door", "queue-ti", "--door", "codeq", "--door", "sqs"),
         *("--queue-ti-grpc-port", str(port)),
     )
     api(server, 200, "PUT", "/api/topic-configs/orders", {"max_retries": 1})
@@ -71,11 +73,26 @@ async def test_a_message_walks_through_all_doors(serve: Serve) -> None:
         assert raw.payload == b'"raw"'
         await ti.Ack(pb.AckRequest(id=raw.id))
 
-        # The log has both messages once, with their headers, and the filter queue took one.
+        # boto3 sends with attributes, which are headers for everybody else.
+        sqs = new_client(server.url)
+        url = (await asyncio.to_thread(sqs.create_queue, QueueName="bills"))["QueueUrl"]
+        attributes = {
+            "country": {"DataType": "String", "StringValue": "AT"},
+            "amount": {"DataType": "Number", "StringValue": "900"},
+        }
+        await asyncio.to_thread(
+            sqs.send_message, QueueUrl=url, MessageBody="bill", MessageAttributes=attributes
+        )
+        bill = await ti.Dequeue(pb.DequeueRequest(topic="bills"))
+        assert (bill.payload, bill.metadata["country"]) == (b"bill", "AT")
+        await ti.Ack(pb.AckRequest(id=bill.id))
+
+        # The log has every message once, with its headers, and the filter queue took two.
         entries = (await q.read_log()).entries
-        assert [entry.message.headers for entry in entries] == [HEADERS, {}]
-        (copy,) = await q.claim("austria", limit=5)
-        assert copy.message.id == sent.id
+        assert [entry.message.headers for entry in entries[:2]] == [HEADERS, {}]
+        assert entries[2].message.headers["amount"] == 900
+        copies = await q.claim("austria", limit=5)
+        assert [copy.message.id for copy in copies] == [sent.id, entries[2].message.id]
         told = [(event.queue, str(event.transition)) for event in await q.history(sent.id)]
         assert [step for queue, step in told if queue.startswith("orders")] == [
             "publish",

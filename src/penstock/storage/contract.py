@@ -459,10 +459,7 @@ class Engine(BulkReading, Documents, ABC):
 
     @abstractmethod
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
-        """The message as it is now, with its payload and its deliveries by queue name.
-
-        A delivery in flight has the receipt of its current claim.
-        """
+        """The message, its payload, its deliveries by queue name; in flight with their receipt."""
 
     @abstractmethod
     async def find(

@@ -47,11 +47,13 @@ class ErrorBody(Struct, frozen=True):
     error: str
 
 
-class StatusError(PenstockError):
-    """A refusal that the protocol itself defines, with its status and text."""
+class StatusError(BadInput):
+    """A refusal that the protocol itself defines, with its status and text.
+
+    Metrics count it as bad input.
+    """
 
     title = "The protocol refuses the call"
-    status = 400
     advice = "See the page of the door."
 
     def __init__(self, status: int, text: str, *, field: str | None = None) -> None:

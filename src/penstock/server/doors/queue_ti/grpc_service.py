@@ -33,6 +33,7 @@ from penstock.server.doors.queue_ti.access import (
 from penstock.server.doors.queue_ti.proto import queue_pb2 as pb
 from penstock.server.doors.queue_ti.refusals import grpc_code, not_found, refusal_text
 from penstock.server.doors.queue_ti.topics import Limits, TopicName, topic_text
+from penstock.server.metrics.counting import name_of
 from penstock.server.service import Service
 from penstock.storage.engine_options import not_writer
 from penstock.telemetry import current_tenant
@@ -164,7 +165,7 @@ class GrpcServer:
             hold.take(request.ByteSize())
             yield caller
         except PenstockError as error:
-            outcome = type(error).__name__
+            outcome = name_of(error)
             await _abort(context, error)
         except asyncio.CancelledError:
             outcome = "cancelled"
