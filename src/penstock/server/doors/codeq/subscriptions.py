@@ -1,4 +1,4 @@
-"""Subscriptions of codeQ's workers: URLs that are told when a queue has work.
+"""Subscriptions of codeQ's workers: URLs that are called when a queue has work.
 
 A subscription is a document that ends unless it is renewed. The door looks at the queues of
 subscribed commands once per second, as webhooks of Penstock do, and posts a notification when one

@@ -65,7 +65,7 @@ async def create_queue(call: Call) -> Plain:
     call.check("admin", call.name)
     broker, engine, queue = call.broker, call.broker.engine, call.name
     document = _document(broker, queue)
-    # The end is read first: whoever posts between this and the creation is not missed.
+    # The end is read first: a post between this and the creation is not missed.
     end = await broker.log_end()
     noted = await engine.get_document(_WAITING_KIND, document)
     start = Start(Start.OFFSET, end if noted is None else min(end, int(noted)))

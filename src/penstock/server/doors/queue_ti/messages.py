@@ -131,7 +131,7 @@ async def enqueue(
 
 
 def ttl_ms(config: TopicConfig) -> int | None:
-    """How long a message of the topic lives; None is forever."""
+    """How long a message of the topic is kept; None is forever."""
     seconds = config.message_ttl_seconds
     return (DEFAULT_TTL_S if seconds is None else seconds) * 1000 or None
 
@@ -172,7 +172,7 @@ async def dequeue(
 
 
 async def max_retries(broker: Broker, topic: TopicName) -> int:
-    """What clients are told about the retries of a topic."""
+    """What clients see of the retries of a topic."""
     base = None if topic.is_dlq else await base_queue(broker, topic)
     if base is None:
         return 0 if topic.is_dlq else DEFAULT_MAX_RETRIES

@@ -42,7 +42,7 @@ _CODES: Final[dict[str, tuple[str, int]]] = {
 
 
 class Failure(Struct, frozen=True):
-    """What a client is told."""
+    """An error as a client sees it."""
 
     name: str
     """The type in the JSON protocol."""
@@ -111,7 +111,7 @@ _NO_QUEUE: Final = "The specified queue does not exist."
 
 
 def failure_of(error: PenstockError) -> Failure:
-    """What a client is told about an error."""
+    """What a client sees of an error."""
     if isinstance(error, SqsError):
         return Failure(error.name, error.code, error.http_status, error.detail)
     if isinstance(error, BadSignature):

@@ -151,7 +151,7 @@ def _first_id(delivery: Delivery) -> int:
 
 
 def _content(delivery: Delivery) -> tuple[str, Attributes]:
-    """The body and the attributes of a message, whoever published it."""
+    """The body and the attributes of a message; any client may have published it."""
     message = delivery.message
     if message.content_type == ENVELOPE_TYPE:
         try:
