@@ -83,8 +83,9 @@ _OUTCOMES: Final = dict(_by_name())
 
 
 def name_of(error: PenstockError) -> str:
-    """The name of an error's class, or of the nearest one that is public."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _OUTCOMES)
+    """The name of an error's class, or of the nearest one that has an outcome."""
+    names = [kind.__name__ for kind in type(error).__mro__]
+    return next((name for name in names if name in _OUTCOMES), names[0])
 
 
 def outcome_of(text: str) -> CallOutcome:

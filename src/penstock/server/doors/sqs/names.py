@@ -1,4 +1,4 @@
-"""Names: of queues in SQS and in Penstock, in URLs and ARNs, and of messages.
+"""Names of queues: in SQS and in Penstock, in URLs and ARNs.
 
 A queue's name in Penstock is its SQS name, escaped if it is not a valid name there (``_x`` becomes
 ``esc.__x``). The dead-letter queue ``orders.dlq`` has that name in both: no queue of SQS can.
@@ -21,7 +21,6 @@ __all__ = [
     "FIFO_SUFFIX",
     "arn_of",
     "check_new_name",
-    "message_uuid",
     "name_of_arn",
     "name_of_url",
     "queue_path",
@@ -97,9 +96,3 @@ def name_of_arn(arn: object, parameter: str) -> str:
             " ARN of a queue.",
         )
     return found["name"]
-
-
-def message_uuid(message_id: int) -> str:
-    """The MessageId of a message: a UUID (version 8) that holds its id."""
-    high, low = divmod(message_id, 1 << 48)
-    return f"{high:08x}-0000-8000-8000-{low:012x}"

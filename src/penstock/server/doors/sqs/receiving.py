@@ -14,8 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model.delivery import Ack, Delivery, Event, Extend, Nack, Outcome, Receipt
+from penstock.model.limits import MAX_OFFSET
 from penstock.model.states import Transition
 from penstock.server.claiming import claim_within_bounds, or_wait
+from penstock.server.doors.message_uuid import message_uuid
 from penstock.server.doors.sqs import requests
 from penstock.server.doors.sqs.attributes import SqsQueue
 from penstock.server.doors.sqs.characters import has_invalid
@@ -28,7 +30,7 @@ from penstock.server.doors.sqs.message_attributes import (
     to_reply,
 )
 from penstock.server.doors.sqs.moving import ORIGIN_HEADER
-from penstock.server.doors.sqs.names import message_uuid, to_sqs
+from penstock.server.doors.sqs.names import to_sqs
 from penstock.server.doors.sqs.request_context import SqsCall
 from penstock.server.doors.sqs.requests import AttributeValue, required
 from penstock.server.doors.sqs.sending import (
@@ -145,7 +147,7 @@ def _first_id(delivery: Delivery) -> int:
     headers = delivery.message.headers
     for name in (ORIGIN_HEADER, "dead_letter_message_id"):
         first = headers.get(name)
-        if type(first) is int and 0 <= first < 1 << 80:
+        if type(first) is int and 0 <= first <= MAX_OFFSET:
             return first
     return delivery.message.id
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from penstock.errors import PenstockError, SchemaViolation
 from penstock.model.message import HeaderValue, NewMessage, Published
+from penstock.server.doors.message_uuid import message_uuid
 from penstock.server.doors.sqs import requests
 from penstock.server.doors.sqs.attributes import MAX_MESSAGE_BYTES, SqsQueue
 from penstock.server.doors.sqs.characters import has_invalid
@@ -27,7 +28,6 @@ from penstock.server.doors.sqs.message_attributes import (
     md5_of_attributes,
     to_headers,
 )
-from penstock.server.doors.sqs.names import message_uuid
 from penstock.server.doors.sqs.request_context import SqsCall
 from penstock.server.doors.sqs.requests import AttributeValue, required
 
