@@ -29,6 +29,8 @@ _UNWATCHED_S: Final = 10.0
 _PASS_S: Final = 0.004
 #: Queues per reading; a pass makes one at least.
 _CHUNK: Final = 100
+#: Between chunks of queues that were never read: ten thousand take about two seconds.
+_STEP_S: Final = 0.01
 #: How often the list of queues is compared: for queues that another process made or deleted.
 _LIST_MS: Final = 10_000
 #: Tenants with a board. Those without viewers make room.
@@ -80,6 +82,7 @@ class LiveStats:
             self._wake.clear()
             try:
                 await self.make_pass()
+                await self._read_new()
             except PenstockError as error:
                 # A store that does not answer; the next pass tries again.
                 _log.debug("Live statistics: %s", error)
@@ -156,6 +159,17 @@ class LiveStats:
                 await self.histories.load(tenant)
                 await self._list(board)
                 await self._read(board, by_tenant.get(tenant, {}), since, until)
+
+    async def _read_new(self) -> None:
+        """Read the queues that a viewer waits for and that no pass has read, in small steps."""
+        for board in list(self._boards.values()):
+            while board.viewers and board.unread:
+                names = list(islice(board.unread, _CHUNK))
+                async with self._one_pass:
+                    await self._read_chunk(board, names, dict.fromkeys(names, self._passed_at))
+                    if board.has_news:
+                        board.next_version()
+                await asyncio.sleep(_STEP_S)
 
     async def _list(self, board: Board) -> None:
         now = self._passed_at
