@@ -52,8 +52,6 @@ def test_a_store(penstock):
 
 def test_the_fixture(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_app=_TESTS)
-    result = pytester.runpytest_subprocess(
-        *("-p", "penstock.integrations.pytest_plugin"),
-        *("-p", "no:cacheprovider", "-o", "asyncio_mode=auto"),
-    )
+    # The installed package registers the plugin.
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-o", "asyncio_mode=auto")
     result.assert_outcomes(passed=4)

@@ -357,6 +357,7 @@ VERBS: Final[dict[str, Verb]] = {
     "settle_and_claim": lambda q, d: q.settle_and_claim("orders", [Ack(d.receipt)]),
     "stats": lambda q, d: q.stats("orders"),
     "sweep": lambda q, d: q.sweep(),
+    "failures": lambda q, d: q.failures("orders"),
     "topic": lambda q, d: q.topic("orders"),
     "topics": lambda q, d: q.topics(),
     "ensure_queue": lambda q, d: q.ensure_queue("other"),

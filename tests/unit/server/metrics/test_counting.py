@@ -60,9 +60,9 @@ def test_verbs_are_bounded() -> None:
     calls = Calls()
     for n in range(1000):
         calls.ended(f"verb-{n}", "ok", 0.1)
-    assert len(calls.verbs) == 101
+    assert len(calls.verbs) == 401
     assert sum(sum(verb.outcomes.values()) for verb in calls.verbs.values()) == 1000
-    assert sum(calls.verbs[OTHER].outcomes.values()) == 900
+    assert sum(calls.verbs[OTHER].outcomes.values()) == 600
 
 
 def test_counting_is_cheap() -> None:

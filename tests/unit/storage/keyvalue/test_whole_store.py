@@ -405,9 +405,10 @@ def test_the_page_lists_every_kind() -> None:
     page = PAGE.read_text()
     listed = re.findall(r"^\| ([0-9a-f]{2}) \| \[", page, re.MULTILINE)
     # A store in memory, which the workload runs on, has no links of commits and writes no pieces,
-    # no topic of it compares ids within partitions, no delivery moves to the back, and it has no
-    # record of its writer: test_chain, test_pieces, test_dedup, test_positions, test_adapter.
-    for kind in ("19", "1b", "1c", "1f", "20"):
+    # no topic of it compares ids within partitions, no delivery moves to the back, it has no
+    # record of its writer, and it is no copy: test_chain, test_pieces, test_dedup, test_positions,
+    # test_adapter, test_copying.
+    for kind in ("19", "1b", "1c", "1f", "20", "21"):
         listed.remove(kind)
     assert [f"0107{kind}" for kind in listed] == [kind for kind in SHAPES if kind[:4] == "0107"]
     for kind in ("01 01", "01 02", "01 03", "01 04", "01 05", "01 06"):
