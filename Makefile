@@ -23,8 +23,8 @@ SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariad
     systemd:systemd-analyze chromium $(JAVA) nodejs:node npm
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
-# Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
-WORKERS ?= 3
+# Parallel test processes. For two cores two more are worth it: many tests wait for a server or for Java.
+WORKERS ?= 4
 CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=

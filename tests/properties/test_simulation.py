@@ -9,8 +9,8 @@ from penstock.testing.simulation.report import simulate
 from penstock.testing.simulation.sql import FAULT_KINDS
 from tests.databases import empty_url
 
-#: Six times fifty: about half a minute on one idle core.
-SEEDS = 50
+#: Six times thirty: about twenty seconds on one idle core.
+SEEDS = 30
 #: About twenty seconds on each database.
 SQL_SEEDS = 50
 
