@@ -62,7 +62,7 @@ check: $(INSTALLED) ## Lint, format, types, who imports whom
 proto: $(INSTALLED) ## Generate the module of queue-ti's protocol, with the oldest compiler that serves
 	$(PYTHON) -m venv build/protoc && build/protoc/bin/pip install --quiet 'grpcio-tools==1.72.*'
 	cd src/penstock/server/doors/queue_ti/proto && \
-	    $(CURDIR)/build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. queue.proto
+	    $(CURDIR)/build/protoc/bin/python -m grpc_tools.protoc -I. --descriptor_set_out=queue.binpb --pyi_out=. queue.proto
 
 bench: $(BENCH_INSTALLED) ## Measure everything, and Redis, RabbitMQ, PGMQ, beanstalkd and Celery on the same work
 	@PYTHON=$(PYTHON3) scripts/system-packages $(BENCH_PACKAGES)
