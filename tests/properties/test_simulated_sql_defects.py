@@ -191,7 +191,7 @@ def _function() -> str:
 
 #: A defect, and a seed that fails with it.
 DEFECTS: dict[Callable[[_Patch], None], int] = {
-    _do_not_lock_queues: 108,
+    _do_not_lock_queues: 32,
     _do_not_lock_limits: 0,
     _do_not_lock_buckets: 0,
     _do_not_wait_for_publishes: 541,
