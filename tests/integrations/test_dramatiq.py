@@ -142,7 +142,7 @@ def test_a_resent_attempt_is_stored_once(broker: PenstockBroker) -> None:
     def task() -> None: ...
 
     task.send()
-    consumer = broker.consume(DEFAULT, timeout=20)
+    consumer = broker.consume(DEFAULT, timeout=30_000)
     proxy = next(consumer)
     assert proxy is not None
     first = broker.enqueue(proxy.copy(), delay=60_000)
