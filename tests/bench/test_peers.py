@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import bench.peers.penstock_http
 import bench.peers.registry
@@ -29,6 +30,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "W8"])
 def test_workloads(workload: str) -> None:
     done = run(find_peer("redis"), workload, PLAN)
+    if not done.messages:
+        # On a busy machine nothing may end in the shortest time.
+        done = run(find_peer("redis"), workload, replace(PLAN, seconds=10))
     assert not done.error
     assert done.messages > 0
     if done.verdict is not None:
