@@ -621,19 +621,30 @@ async def test_a_queue_that_is_overdue_and_gives_nothing_is_not_asked_all_the_ti
 # -- whoever leaves --------------------------------------------------------------------
 
 
+async def cancel_under_way(
+    q: Broker, watched: Watched, waiting: asyncio.Task[list[Delivery]]
+) -> asyncio.Task[None]:
+    """Publish, and cancel the claim once it has its lease but not its commit.
+
+    The publish is a task, because it is answered after the claims of its commit.
+    """
+    begun = watched.calls["claim"]
+    publishing = asyncio.create_task(fill(q, "orders"))
+    await until(lambda: watched.calls["claim"] > begun)
+    assert waiting.cancel()
+    return publishing
+
+
 async def test_a_claim_that_is_cancelled_under_way_keeps_nothing(q: Broker) -> None:
     """The engine has granted the lease, and the client has hung up: it goes back at once."""
     await q.create_queue("orders", max_attempts=1, throughput_limit=1)
     watched = Watched(q)
     waiting = await wait_for(q, "orders")
-    watched.open.clear()
-    await fill(q, "orders")
-    await until(lambda: watched.calls["claim"] == 2)
-    waiting.cancel()
+    await within(await cancel_under_way(q, watched, waiting))
     with pytest.raises(asyncio.CancelledError):
         await within(waiting)
-    watched.open.set()
     await calm()
+    assert watched.calls["settle"] == 1, "a lease was granted and given back"
     stats = await q.stats("orders")
     assert (stats.available, stats.in_flight, stats.failed) == (1, 0, 0)
     # Neither the attempt nor the token counts.
@@ -646,24 +657,37 @@ async def test_what_a_cancelled_claim_gives_back_is_the_next_ones(q: Broker) -> 
     await q.create_queue("orders")
     watched = Watched(q)
     first, second = await wait_for(q, "orders"), await wait_for(q, "orders")
-    watched.open.clear()
-    await fill(q, "orders")
-    await until(lambda: watched.calls["claim"] >= 3)
-    first.cancel()
-    watched.open.set()
+    publishing = await cancel_under_way(q, watched, first)
     assert len(await within(second)) == 1
+    assert first.cancelled()
+    assert watched.calls["settle"] == 1, "a lease was granted and given back"
+    await within(publishing)
+
+
+@law("C5")
+@pytest.mark.parametrize("turns", range(8))
+async def test_whenever_a_claim_is_cancelled_it_has_the_delivery_or_the_queue_has(
+    q: Broker, turns: int
+) -> None:
+    await q.create_queue("orders", max_attempts=1)
+    waiting = await wait_for(q, "orders")
+    publishing = asyncio.create_task(fill(q, "orders"))
+    await calm(turns)
+    waiting.cancel()
+    await within(publishing)
+    await calm()
+    stats = await q.stats("orders")
+    given = 0 if waiting.cancelled() else len(waiting.result())
+    assert (stats.available, stats.in_flight, stats.failed) == (1 - given, given, 0)
 
 
 async def test_a_cancelled_claim_whose_queue_is_gone_ends_quietly(q: Broker) -> None:
     await q.create_queue("orders")
     watched = Watched(q)
     waiting = await wait_for(q, "orders")
-    watched.open.clear()
-    await fill(q, "orders")
-    await until(lambda: watched.calls["claim"] == 2)
-    waiting.cancel()
+    publishing = await cancel_under_way(q, watched, waiting)
     await q.delete_queue("orders")
-    watched.open.set()
+    await within(publishing)
     await until(lambda: watched.calls["settle"] == 1)
     await calm()
     assert not q._waiting._tasks
@@ -799,15 +823,11 @@ async def test_a_claim_under_way_when_the_store_closes_is_given_back_first(
     await q.create_queue("orders", max_attempts=1)
     watched = Watched(q)
     waiting = await wait_for(q, "orders")
-    watched.open.clear()
-    await fill(q, "orders")
-    await until(lambda: watched.calls["claim"] == 2)
-    waiting.cancel()
-    await calm()
-    closing = asyncio.create_task(q.close())
-    await calm()
-    watched.open.set()
-    await within(closing)
+    publishing = await cancel_under_way(q, watched, waiting)
+    await within(q.close())
+    await within(publishing)
+    assert waiting.cancelled()
+    assert watched.calls["settle"] == 1, "a lease was granted and given back"
     async with penstock.open(url, keepers=False) as q:
         assert len(await q.claim("orders")) == 1
 

@@ -70,19 +70,13 @@ class Watched:
         self.holds_all = False
         for verb in ("claim", "next_due", "get_queue", "result", "settle"):
             setattr(q.engine, verb, self._watch(verb, getattr(q.engine, verb)))
-        self._engine: Any = q.engine
 
     def _watch(self, name: str, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> Any:
             self.calls[name] += 1
             reply = await verb(*args, **kwargs)
             if name == "claim" and (reply or self.holds_all):
-                try:
-                    await self.open.wait()
-                except asyncio.CancelledError:
-                    # As the engine does if the claim is cancelled before its commit is answered.
-                    self._engine._abandoned.release(args[0], args[1], reply)
-                    raise
+                await self.open.wait()
             return reply
 
         return watched
