@@ -82,7 +82,7 @@ def _viewer_cost(server: Server, seconds: float, queues: int) -> Figure:
             beside = _load(server, seconds)
     cost = max(beside - without, 0.0001)
     return Figure(
-        f"a viewer of {queues:,} queues, {changing} of which change each second, of a core's 1 %",
+        f"cost of a viewer, of 1 % of a core ({queues:,} queues, {changing} change per second)",
         cost / _SHARE,
         1.0,
         f"{cost:.2%}",
@@ -108,7 +108,7 @@ def _cpu_s(pid: int) -> float:
 
 @contextmanager
 def _publishing(server: Server, queues: int) -> Iterator[None]:
-    """One message a second for each of some queues."""
+    """Publish one message per second to each of some queues."""
     stop = threading.Event()
 
     def work() -> None:
