@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from penstock.model.bucket import Bucket
 from penstock.storage.sql import limits, queues, settle
@@ -222,7 +221,7 @@ def simulated(shared: SqlSimulation) -> Iterator[SqlSimulation]:
     server("postgresql").sql(body, NAME)
 
 
-def _case(defect: Callable[[_Patch], None]) -> ParameterSet:
+def _case(defect: Callable[[_Patch], None]) -> object:
     name = defect.__name__.strip("_")
     if defect is not _do_not_wait_for_publishes:
         return pytest.param(defect, id=name)
