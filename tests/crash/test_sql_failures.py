@@ -32,7 +32,7 @@ from tests.databases import MariaDB, PostgreSQL, Server
 from tests.judging import check_order, judge, scan
 from tests.recording import QUEUE, Consumer, Doors, History, Producer
 
-KILLS = int(os.environ.get("PENSTOCK_TEST_DATABASE_KILLS", "20"))
+KILLS = int(os.environ.get("PENSTOCK_TEST_DATABASE_KILLS", "12"))
 MAX_ATTEMPTS = 6
 #: The queue that is ordered by partition.
 LINES = "lines"

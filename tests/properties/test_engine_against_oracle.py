@@ -24,9 +24,9 @@ from tests.properties.random_steps import POLICIES
 SHRINKING_S = 600
 #: After every step the store is looked at from all sides, with some two hundred statements where
 #: it is a database: fewer and shorter programs, also in a minute or so.
-SQL = settings(CI, max_examples=15, stateful_step_count=40)
+SQL = settings(CI, max_examples=10, stateful_step_count=40)
 #: In a suite that has to end soon; the oracle's own tests and longer runs do the rest.
-LOCAL = settings(CI, max_examples=60)
+LOCAL = settings(CI, max_examples=40)
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +65,9 @@ def test_a_program_may_read_an_event() -> None:
 
 
 # The engine is that of TestRocksdb, and test_adapters.py compares the two adapters.
-TestMemory = case_for("memory://", settings(CI, max_examples=40))
-TestInSlices = case_for(in_slices, settings(CI, max_examples=30), with_copies=False)
-TestFiles = case_for("files://{path}", settings(CI, max_examples=30), with_copies=False)
+TestMemory = case_for("memory://", LOCAL)
+TestInSlices = case_for(in_slices, settings(CI, max_examples=20), with_copies=False)
+TestFiles = case_for("files://{path}", settings(CI, max_examples=20), with_copies=False)
 TestRocksdb = case_for("rocksdb://{path}")
 TestPostgresql = case_for(store_opener("postgresql"), SQL)
 TestMysql = case_for(store_opener("mysql"), SQL)

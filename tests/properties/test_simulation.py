@@ -9,15 +9,15 @@ from penstock.testing.simulation.report import simulate
 from penstock.testing.simulation.sql import FAULT_KINDS
 from tests.databases import empty_url
 
-#: Six times thirty: about twenty seconds on one idle core.
+#: Four times thirty: about twelve seconds on one idle core.
 SEEDS = 30
-#: About twenty seconds on each database.
-SQL_SEEDS = 50
+#: About twelve seconds on each database.
+SQL_SEEDS = 30
 
 
 @pytest.mark.slow  # Interleavings are rare; a few seeds would find nothing.
 @pytest.mark.timeout(600)  # A loaded machine takes ten times as long.
-@pytest.mark.parametrize("first_seed", range(0, 6 * SEEDS, SEEDS))
+@pytest.mark.parametrize("first_seed", range(0, 4 * SEEDS, SEEDS))
 def test_keyvalue_keeps_the_laws_in_every_interleaving(first_seed: int) -> None:
     report = simulate(simulation_of("keyvalue"), first_seed=first_seed, seeds=SEEDS, steps=60)
     for failure in report.failures:
@@ -29,7 +29,7 @@ def test_keyvalue_keeps_the_laws_in_every_interleaving(first_seed: int) -> None:
 
 @pytest.mark.slow  # Real files.
 @pytest.mark.timeout(600)  # A loaded machine takes ten times as long.
-@pytest.mark.parametrize("engine, seeds", [("files", 30), ("slatedb", 10)])
+@pytest.mark.parametrize("engine, seeds", [("files", 15), ("slatedb", 6)])
 def test_real_adapters_keep_the_laws_in_every_interleaving(engine: str, seeds: int) -> None:
     report = simulate(simulation_of(engine), first_seed=1, seeds=seeds, steps=40)
     for failure in report.failures:
