@@ -32,7 +32,7 @@ CODE := $(wildcard src tests bench examples website)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test quick laws check proto bench figures screenshot docs format clean system java
+.PHONY: help run demo test quick laws rewritten check proto bench figures screenshot docs format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,8 @@ run: $(SERVER_INSTALLED) ## Serve on an embedded store in ./data, and say what t
 demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, Spark; then the console
 	$(PYTHON) examples/demo.py --console
 
-test: system check $(CLIENTS_INSTALLED) ## Check, then run the whole test suite
+test: system $(CLIENTS_INSTALLED) ## Check, then run the whole test suite
+	$(MAKE) -j2 --output-sync check rewritten
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
@@ -52,6 +53,9 @@ quick: $(INSTALLED) ## The tests that need no server, database or Java: about a 
 
 laws: $(INSTALLED) ## Rewrite the table in docs/semantics.md of the tests that hold each law
 	$(PYTHON) -m tests.law_report
+
+rewritten: $(INSTALLED) # Rewrite the asserts of all tests once, not once in every test process
+	-$(PYTHON) -m pytest --collect-only -qq > /dev/null
 
 check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/ruff check .
