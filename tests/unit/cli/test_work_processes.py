@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -34,7 +36,7 @@ async def whoami(context: Context) -> int:
 async def ready(payload: bytes) -> None: ...
 
 # One write: two processes share the pipe, and unbuffered print makes several.
-os.write(1, b"VERSION %d\n" % os.getpid())
+os.write(1, b"VERSION %d\\n" % os.getpid())
 """
 
 CHILD = """
@@ -51,6 +53,17 @@ if sys.argv[1] == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """
+
+
+@contextmanager
+def working(folder: Path, *args: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """``penstock work`` in a folder, and its output. It is killed if the test fails."""
+    with subprocess.Popen([*PENSTOCK, "work", *args], cwd=folder, stdout=subprocess.PIPE) as work:
+        assert work.stdout is not None
+        try:
+            yield work, work.stdout
+        finally:
+            work.kill()
 
 
 def command(*kinds: str) -> Sequence[Sequence[str]]:
@@ -109,10 +122,9 @@ def test_changed_added_and_removed_files_are_noticed(tmp_path: Path) -> None:
 def test_two_processes_on_a_server_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "shop_workers.py").write_text(APP.format(where=""))
     with served("--store", f"rocksdb://{tmp_path}/server") as told:
-        args = ["work", "shop_workers", "--processes", "2", "--url", told["url"]]
-        with subprocess.Popen([*PENSTOCK, *args], cwd=tmp_path, stdout=subprocess.PIPE) as work:
-            assert work.stdout is not None
-            pids = {int(work.stdout.readline().split()[1]) for _ in range(2)}
+        args = ["shop_workers", "--processes", "2", "--url", told["url"]]
+        with working(tmp_path, *args) as (work, output):
+            pids = {int(output.readline().split()[1]) for _ in range(2)}
             sent = Shell.run(
                 Shell(str(tmp_path)),
                 *("publish", "tasks", "{}", "--header", "task=whoami", "--url", told["url"]),
@@ -130,30 +142,24 @@ def test_two_processes_on_a_server_of_the_command_line(tmp_path: Path) -> None:
 def test_workers_end_when_their_parent_was_killed(tmp_path: Path) -> None:
     (tmp_path / "shop_workers.py").write_text(APP.format(where=""))
     with served("--store", f"rocksdb://{tmp_path}/server") as told:
-        args = ["work", "shop_workers", "--processes", "2", "--url", told["url"]]
-        with subprocess.Popen([*PENSTOCK, *args], cwd=tmp_path, stdout=subprocess.PIPE) as work:
-            assert work.stdout is not None
+        args = ["shop_workers", "--processes", "2", "--url", told["url"]]
+        with working(tmp_path, *args) as (work, output):
             for _ in range(2):
-                assert work.stdout.readline().startswith(b"VERSION")
+                assert output.readline().startswith(b"VERSION")
             work.kill()
             # The children hold the pipe, so its end means that they have ended.
-            assert work.stdout.read() == b""
+            assert output.read() == b""
 
 
 def test_reload(tmp_path: Path) -> None:
     path = tmp_path / "shop_workers.py"
     path.write_text(APP.format(where="'memory://'"))
-    args = ["work", "shop_workers", "--reload"]
-    with subprocess.Popen([*PENSTOCK, *args], cwd=tmp_path, stdout=subprocess.PIPE) as work:
-        assert work.stdout is not None
-        first = work.stdout.readline()
+    with working(tmp_path, "shop_workers", "--reload") as (work, output):
+        first = output.readline()
         path.write_text(APP.format(where="'memory://'").replace("VERSION", "CHANGED"))
-        second = work.stdout.readline()
+        second = output.readline()
         work.send_signal(signal.SIGINT)
-        try:
-            work.communicate(timeout=60)
-        finally:
-            work.kill()
+        work.communicate(timeout=60)
     assert (first[:7], second[:7], work.returncode) == (b"VERSION", b"CHANGED", 0)
 
 
