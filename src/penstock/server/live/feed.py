@@ -33,7 +33,7 @@ _CHUNK: Final = 100
 _STEP_S: Final = 0.01
 #: How often the list of queues is compared: for queues that another process made or deleted.
 _LIST_MS: Final = 10_000
-#: Tenants with a board. Those without viewers make room.
+#: Tenants with a board. Beyond that, boards without viewers are dropped.
 _MAX_BOARDS: Final = 100
 _SAVE_MS: Final = 300_000
 

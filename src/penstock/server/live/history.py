@@ -1,7 +1,7 @@
 """The recent past of a queue or of a tenant: an hour by the second, a day by the minute.
 
 A sample is written only when something changed, and once more when it stopped, so a quiet queue
-takes no room. Rings are arrays of 32-bit numbers: 200 KB for a queue that is always busy.
+takes no memory. Rings are arrays of 32-bit numbers: 200 KB for a queue that is always busy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ring:
         return len(self._values) // _WIDTH
 
     def add(self, sample: tuple[int, ...]) -> None:
-        """Append a sample; the oldest one makes room."""
+        """Append a sample, and drop the oldest one once the ring is full."""
         values = [min(max(value, 0), _U32_MAX) for value in sample]
         if len(self) < self.most:
             self._values.extend(values)

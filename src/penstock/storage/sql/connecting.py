@@ -1,4 +1,4 @@
-"""Connects to the database of a URL, whatever its schema is."""
+"""Connects to the database of a URL, without checking its schema."""
 
 from __future__ import annotations
 

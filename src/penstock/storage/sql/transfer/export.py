@@ -58,7 +58,7 @@ class _Placed(NamedTuple):
     rank: int
     position: int
     nth: int
-    """Tells deliveries of one position apart; there are none."""
+    """The index in its group; the first one stands for the group. Positions do not repeat."""
     delivery: Delivery
 
 

@@ -112,7 +112,7 @@ class SqlSource(Source):
 
 
 async def _look(database: Database) -> tuple[str, ...]:
-    """Values of which every verb changes one."""
+    """A fingerprint of the contents: every verb changes at least one of these values."""
     async with database.reading() as session:
         (row,) = await session.fetch("fingerprint")
         ((given,),) = await session.fetch("given")
