@@ -19,7 +19,7 @@ from penstock.model.states import Transition
 from penstock.server.claiming import claim_within_bounds, or_wait
 from penstock.server.doors.message_uuid import message_uuid
 from penstock.server.doors.sqs import requests
-from penstock.server.doors.sqs.attributes import SqsQueue
+from penstock.server.doors.sqs.attributes import ATTRIBUTES, COUNTS, SqsQueue
 from penstock.server.doors.sqs.characters import has_invalid
 from penstock.server.doors.sqs.failures import SqsError
 from penstock.server.doors.sqs.message_attributes import (
@@ -39,6 +39,7 @@ from penstock.server.doors.sqs.sending import (
     SENDER_HEADER,
     TRACE_HEADER,
     Envelope,
+    batch_reply,
     check_batch,
     failed_entry,
     md5_of,
@@ -71,6 +72,10 @@ _SYSTEM: Final = frozenset(
         *("SentTimestamp", "SequenceNumber"),
     }
 )
+#: What SDKs may ask a receive for too: their models list queue attributes here.
+_QUEUE_ONLY: Final = frozenset(
+    {*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
+)
 #: A message whose payload is not text is returned in base64, with this attribute.
 _ENCODING: Final = "penstock.encoding"
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
@@ -79,12 +84,14 @@ _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
 async def receive_message(sqs: SqsCall, request: requests.ReceiveMessage) -> Reply:
     """Receive up to ten messages, waiting for the first if the caller or the queue says so."""
     queue = await sqs.queue(request.queue_url, "consume")
-    count = _within(request.max_number_of_messages, 1, 1, _MAX_MESSAGES, "MaxNumberOfMessages")
-    wait_s = _within(request.wait_time_seconds, queue.wait_s, 0, _MAX_WAIT_S, "WaitTimeSeconds")
+    count = 1 if request.max_number_of_messages is None else request.max_number_of_messages
+    _check_range(count, 1, _MAX_MESSAGES, "MaxNumberOfMessages", "between {} and {}")
+    wait_s = queue.wait_s if request.wait_time_seconds is None else request.wait_time_seconds
+    _check_range(wait_s, 0, _MAX_WAIT_S, "WaitTimeSeconds", ">= {} and <= {}")
     lease_ms = None
     if request.visibility_timeout is not None:
         lease_ms = max(_SHORTEST_MS, _visibility(request.visibility_timeout) * 1000)
-    wanted = {*request.attribute_names, *request.message_system_attribute_names}
+    wanted = _system_names(request)
     body = ClaimBody(count, lease_ms, wait_s * 1000, CONSUMER)
     call = sqs.call
     call.parameters = (queue.info.name,)
@@ -95,16 +102,22 @@ async def receive_message(sqs: SqsCall, request: requests.ReceiveMessage) -> Rep
     return {"Messages": [await _shown(sqs, queue, one, wanted, names) for one in deliveries]}
 
 
-def _within(given: int | None, default: int, least: int, most: int, name: str) -> int:
-    if given is None:
-        return default
+def _check_range(given: int, least: int, most: int, name: str, bounds: str) -> None:
     if not least <= given <= most:
         raise SqsError(
             "InvalidParameterValue",
-            f"Value {given} for parameter {name} is invalid. Reason: Must be >= {least} and <="
-            f" {most}, if provided.",
+            f"Value {given} for parameter {name} is invalid. Reason: Must be"
+            f" {bounds.format(least, most)}, if provided.",
         )
-    return given
+
+
+def _system_names(request: requests.ReceiveMessage) -> set[str]:
+    """The system attributes to return; names of queue attributes are valid, and ignored."""
+    wanted = {*request.attribute_names, *request.message_system_attribute_names}
+    for name in wanted - _SYSTEM:
+        if name not in ATTRIBUTES and name not in _QUEUE_ONLY:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
+    return wanted
 
 
 def _visibility(given: int) -> int:
@@ -340,4 +353,4 @@ def _batch_reply(
             successful.append({"Id": entry.id})
         else:
             failed.append(failed_entry(entry.id, error))
-    return {"Successful": successful, "Failed": failed}
+    return batch_reply(successful, failed)

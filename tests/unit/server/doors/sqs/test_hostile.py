@@ -102,6 +102,7 @@ def _attribute(**value: object) -> dict[str, object]:
         ),
         ("ReceiveMessage", {"QueueUrl": _URL, "MaxNumberOfMessages": 11}, "InvalidParameterValue"),
         ("ReceiveMessage", {"QueueUrl": _URL, "WaitTimeSeconds": 21}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"QueueUrl": _URL, "AttributeNames": ["No"]}, "InvalidAttributeName"),
         ("ReceiveMessage", {"QueueUrl": _URL, "VisibilityTimeout": -1}, "InvalidParameterValue"),
         ("DeleteMessage", {"QueueUrl": _URL, "ReceiptHandle": "-"}, "ReceiptHandleIsInvalid"),
         ("CreateQueue", {"QueueName": "a/b"}, "InvalidParameterValue"),
