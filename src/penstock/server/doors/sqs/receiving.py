@@ -75,9 +75,7 @@ _SYSTEM: Final = frozenset(
     }
 )
 #: What SDKs may ask a receive for too: their models list queue attributes here.
-_QUEUE_ONLY: Final = frozenset(
-    {*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
-)
+_QUEUE_ONLY: Final = frozenset({*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"})
 #: A message whose payload is not text is returned in base64, with this attribute.
 _ENCODING: Final = "penstock.encoding"
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
