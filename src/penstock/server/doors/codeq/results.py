@@ -107,8 +107,6 @@ def failure_text(result: ResultBody) -> str:
 async def result_of(broker: Broker, found: Found) -> ResultBody | None:
     """How a task ended; None if it has not ended, or its result is gone."""
     shown = found.delivery
-    if shown is None:
-        return None
     task_id = message_uuid(found.message.id)
     if shown.state is State.DONE and shown.queue == found.queue:
         try:

@@ -89,7 +89,7 @@ async def owned(
 ) -> Owned:
     """The task, if the worker owns it; raises with the status that the route has."""
     found = await find(broker, id)
-    if found is None or found.delivery is None:
+    if found is None:
         raise CodeqError(unknown, "not-found")
     worker.check(command_of(found.queue))
     shown = found.delivery
