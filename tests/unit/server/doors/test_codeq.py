@@ -11,6 +11,7 @@ import pytest
 
 from penstock.model.states import State
 from penstock.server.doors.codeq.callbacks import RESULTS
+from penstock.server.doors.codeq.subscriptions import MAX_TENANT_SUBSCRIPTIONS, Subscription
 from penstock.testing.laws import law
 from tests.unit.keepers.receiver import Receiver
 from tests.unit.server.conftest import Door
@@ -562,3 +563,16 @@ async def test_a_task_that_was_removed_is_not_found(api: Api) -> None:
     for task in (failed, cancelled):
         assert await api.error(404, "GET", f"/tasks/{task['id']}") == "task not found"
         assert await api.error(404, "GET", f"/tasks/{task['id']}/result") == "task not found"
+
+
+async def test_one_tenant_cannot_use_all_subscriptions(api: Api) -> None:
+    for _ in range(MAX_TENANT_SUBSCRIPTIONS):
+        await api(200, "POST", "/workers/subscriptions", HOOK)
+    text = await api.error(409, "POST", "/workers/subscriptions", HOOK)
+    assert text == "There are too many subscriptions."
+    subscriptions = only(api.door).subscriptions
+    other = Subscription(id="", url="http://x", commands=("X",), mode="fanout", expires_at=0)
+    assert (await subscriptions.add("acme", other, None)).id
+    # They end, and make room.
+    api.door.clock.advance(60_000)
+    await api(200, "POST", "/workers/subscriptions", HOOK)
