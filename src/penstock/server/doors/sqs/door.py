@@ -20,7 +20,7 @@ from penstock.server.access import ANYBODY, Credential
 from penstock.server.call import Call
 from penstock.server.doors.door import Door
 from penstock.server.doors.records import Records
-from penstock.server.doors.sqs.failures import BadSignature, failure_of
+from penstock.server.doors.sqs.failures import BadSignature, SqsError, failure_of
 from penstock.server.doors.sqs.moving import MoveTasks
 from penstock.server.doors.sqs.names import DEFAULT_REGION
 from penstock.server.doors.sqs.operations import OPERATIONS
@@ -49,6 +49,8 @@ _QUEUE_PATH: Final = re.compile(r"/[0-9]{12}/[^/]+")
 _MAX_BODY: Final = 4 * 1024 * 1024
 #: Of an operation that sends nothing; an access policy of 64 KiB, escaped, is the most it has.
 _MAX_SMALL_BODY: Final = 256 * 1024
+#: Reading the signature of a longer one takes tens of milliseconds, for callers not yet known.
+_MAX_QUERY: Final = 32 * 1024
 _SENDING: Final = ("sqs.SendMessage", "sqs.SendMessageBatch", "sqs.Query")
 
 
@@ -75,6 +77,11 @@ class SqsDoor(Door):
         """Find the operation; that of a form is known once the body is read."""
         call.claims = call.method == "GET"
         call.verb = "sqs.Query"
+        if len(call.query_string) > _MAX_QUERY:
+            raise SqsError(
+                "MalformedQueryString",
+                f"The query string has more than {_MAX_QUERY} bytes: send the fields in the body.",
+            )
         target = call.headers.get(_TARGET)
         if target is not None:
             self._named(call, target.removeprefix(_PREFIX).decode("latin-1"))
