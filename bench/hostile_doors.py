@@ -6,13 +6,12 @@ round, to the application with all doors on a store on disk.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
 
 import penstock
 from bench.bounds import HOLD_MS, Longest, loop_holds, of_bound
+from bench.hostile import MB, Request, call
 from bench.measuring import Figure, scratch
 from penstock.broker import Broker, BrokerOptions
 from penstock.server.access import Access, Keys
@@ -24,93 +23,63 @@ from penstock.server.native import ROUTES
 from penstock.server.service import Service
 from penstock.settings import Settings
 
-MB = 2**20
 #: The largest body of a batch of tasks.
 LARGEST = 64 * MB
-_PART = 256 * 1024
-_FORM = {"content-type": "application/x-www-form-urlencoded"}
-_JSON = {"content-type": "application/json"}
+_FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
+_AMZ_JSON = "application/x-amz-json-1.0"
+_TARGET = b"x-amz-target"
 _QUEUE = "http://localhost/000000000000/jobs"
 
-Request: TypeAlias = tuple[str, str, dict[str, str], bytes]
+#: A request, the operation of SQS that it names in a header, and the expected status.
+Hostile = tuple[Request, str, int]
 
 
-def hostile() -> Iterator[tuple[Request, int]]:
-    """Requests that are expensive to read or to answer, and the expected status of each."""
+def hostile() -> Iterator[Hostile]:
+    """Requests that are expensive to read or to answer."""
     yield from _to_sqs()
     tasks = "/v1/codeq/tasks"
+
+    def post(path: str, body: object, status: int) -> Hostile:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return ("POST", path, _JSON, raw), "", status
+
     many = b'{"%s":[' + b"{}," * (LARGEST // 3 - 100) + b"{}]}"
-    yield ("POST", f"{tasks}/batch", _JSON, many % b"tasks"), 400
-    yield ("POST", f"{tasks}/batch/results", _JSON, many % b"results"), 400
+    yield post(f"{tasks}/batch", many % b"tasks", 400)
+    yield post(f"{tasks}/batch/results", many % b"results", 400)
     nested = b'{"results":[{"artifacts":[' + b"{}," * (2 * MB) + b"{}]}]}"
-    yield ("POST", f"{tasks}/batch/results", _JSON, nested), 400
+    yield post(f"{tasks}/batch/results", nested, 400)
     items = [{"command": "C", "payload": "x" * 600_000}] * (LARGEST // 700_000)
-    yield ("POST", f"{tasks}/batch", _JSON, json.dumps({"tasks": items}).encode()), 200
-    claims = {"commands": [f"c{number}" for number in range(10_000)]}
-    yield ("POST", f"{tasks}/claim", _JSON, json.dumps(claims).encode()), 400
-    metadata = {"topic": "t", "payload": "x", "metadata": {str(n): "" for n in range(400_000)}}
-    yield ("POST", "/api/messages", _JSON, json.dumps(metadata).encode()), 400
+    yield post(f"{tasks}/batch", {"tasks": items}, 200)
+    yield post(f"{tasks}/claim", {"commands": [f"c{number}" for number in range(10_000)]}, 400)
+    metadata = {str(number): "" for number in range(400_000)}
+    yield post("/api/messages", {"topic": "t", "payload": "x", "metadata": metadata}, 400)
     escaped = b'{"topic":"t","payload":"' + b"\\u0001" * (MB - 100) + b'"}'
     for _ in range(10):
-        yield ("POST", "/api/messages", _JSON, escaped), 201
-    yield ("GET", "/api/messages?topic=t", {}, b""), 200
-    yield ("POST", "/api/messages/dequeue", _JSON, b'{"topic":"t","count":10}'), 200
+        yield post("/api/messages", escaped, 201)
+    yield ("GET", "/api/messages?topic=t", _JSON, b""), "", 200
+    yield post("/api/messages/dequeue", {"topic": "t", "count": 10}, 200)
 
 
-def _to_sqs() -> Iterator[tuple[Request, int]]:
-    def ask(action: str, **members: object) -> Request:
-        headers = {
-            "content-type": "application/x-amz-json-1.0",
-            "x-amz-target": f"AmazonSQS.{action}",
-        }
-        return "POST", "/", headers, json.dumps({"QueueUrl": _QUEUE, **members}).encode()
+def _to_sqs() -> Iterator[Hostile]:
+    def ask(action: str, status: int, **members: object) -> Hostile:
+        body = json.dumps({"QueueUrl": _QUEUE, **members}).encode()
+        return ("POST", "/", _AMZ_JSON, body), f"AmazonSQS.{action}", status
 
-    yield ask("CreateQueue", QueueName="jobs"), 200
-    yield ask("SendMessageBatch", Entries=[{}] * 1_000_000), 400
-    attributes = {str(number): {} for number in range(300_000)}
-    yield ask("SendMessage", MessageBody="x", MessageAttributes=attributes), 400
-    yield ask("TagQueue", Tags={str(number): "" for number in range(300_000)}), 413
-    form = f"Action=SendMessage&QueueUrl={_QUEUE}&MessageBody=".encode()
-    yield ("POST", "/", _FORM, form + b"%3C" * (MB + 1)), 400
+    def form(fields: str, status: int, body: bytes = b"") -> Hostile:
+        return ("POST", "/", _FORM, f"QueueUrl={_QUEUE}&{fields}".encode() + body), "", status
+
+    yield ask("CreateQueue", 200, QueueName="jobs")
+    yield ask("SendMessageBatch", 400, Entries=[{}] * 1_000_000)
+    attributes: dict[str, object] = {str(number): {} for number in range(300_000)}
+    yield ask("SendMessage", 400, MessageBody="x", MessageAttributes=attributes)
+    yield ask("TagQueue", 413, Tags={str(number): "" for number in range(300_000)})
+    send = "Action=SendMessage&MessageBody="
+    yield form(send, 400, b"%3C" * (MB + 1))
     for _ in range(10):
-        yield ("POST", "/", _FORM, form + b"%3C" * MB), 200
-    receive = f"Action=ReceiveMessage&MaxNumberOfMessages=10&QueueUrl={_QUEUE}"
-    yield ("POST", "/", _FORM, f"{receive}&VisibilityTimeout=0".encode()), 200
-    yield ask("ReceiveMessage", MaxNumberOfMessages=10, WaitTimeSeconds=1), 200
-
-
-async def _call(app: Application, request: Request) -> int:
-    method, target, headers, body = request
-    path, _, query = target.partition("?")
-    sent = {"host": "localhost", **headers}
-    if body:
-        sent["content-length"] = str(len(body))
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "query_string": query.encode(),
-        "headers": [(name.encode(), text.encode()) for name, text in sent.items()],
-    }
-    begins = iter(range(0, max(1, len(body)), _PART))
-    status = 0
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(0)
-        begin = next(begins, None)
-        if begin is None:
-            await asyncio.Event().wait()  # The caller stays connected.
-        assert begin is not None
-        more = begin + _PART < len(body)
-        return {"type": "http.request", "body": body[begin : begin + _PART], "more_body": more}
-
-    async def send(event: MutableMapping[str, Any]) -> None:
-        nonlocal status
-        status = event.get("status", status)
-        await asyncio.sleep(0)
-
-    await app(scope, receive, send)
-    return status
+        yield form(send, 200, b"%3C" * MB)
+    yield form("Action=ReceiveMessage&MaxNumberOfMessages=10&VisibilityTimeout=0", 200)
+    yield ask("ReceiveMessage", 200, MaxNumberOfMessages=10, WaitTimeSeconds=1)
 
 
 def _application(broker: Broker) -> Application:
@@ -132,8 +101,9 @@ async def hostile_doors(rounds: int) -> list[Figure]:
             async with penstock.open(url, options=BrokerOptions()) as broker:
                 app = _application(broker)
                 with uncollected(), loop_holds() as longest:
-                    for request, status in requests:
-                        answered = await _call(app, request)
+                    for request, operation, status in requests:
+                        headers = [(_TARGET, operation.encode())] if operation else []
+                        answered = await call(app, request, *headers)
                         if answered != status:
                             raise RuntimeError(f"{request[:3]} was answered {answered}")
                 found.append(longest)

@@ -59,7 +59,7 @@ async def within_bounds(
 ) -> list[Delivery]:
     """The deliveries that fit one reply, charged to the memory budget; the rest is released.
 
-    At least one fits, whatever its size.
+    One delivery always fits.
     """
     size = sum([len(delivery.payload) for delivery in deliveries])
     if size > most and len(deliveries) > 1:
