@@ -26,15 +26,15 @@ from penstock.server.doors.sqs.queue_operations import (
     purge_queue,
     set_queue_attributes,
 )
-from penstock.server.doors.sqs.receiving import (
+from penstock.server.doors.sqs.receiving import receive_message
+from penstock.server.doors.sqs.request_context import SqsCall
+from penstock.server.doors.sqs.sending import send_message, send_message_batch
+from penstock.server.doors.sqs.settling import (
     change_message_visibility,
     change_message_visibility_batch,
     delete_message,
     delete_message_batch,
-    receive_message,
 )
-from penstock.server.doors.sqs.request_context import SqsCall
-from penstock.server.doors.sqs.sending import send_message, send_message_batch
 from penstock.server.doors.sqs.tags import (
     add_permission,
     list_queue_tags,
