@@ -92,10 +92,10 @@ def hostile() -> Iterator[tuple[Request, int]]:
         yield ("POST", publish, BATCH_JSON, body), 201
 
 
-async def call(app: Application, request: Request) -> int:
-    """Send the request; returns the status."""
+async def call(app: Application, request: Request, *more: tuple[bytes, bytes]) -> int:
+    """Send the request, with more headers; returns the status."""
     method, target, media, body = request
-    headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
+    headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body)), *more]
     path, _, query = target.partition("?")
     scope = {"type": "http", "http_version": "1.1", "method": method, "path": path}
     scope |= {"query_string": query.encode(), "headers": [(b"host", b"localhost"), *headers]}  # type: ignore[dict-item]
@@ -114,6 +114,7 @@ async def call(app: Application, request: Request) -> int:
     async def send(event: MutableMapping[str, Any]) -> None:
         nonlocal status
         status = event.get("status", status)
+        await asyncio.sleep(0)  # As a server does, which waits for the caller to read.
 
     await app(scope, receive, send)
     return status

@@ -75,8 +75,9 @@ async def bounds(sizes: Sizes) -> AsyncIterator[Figure]:
     from bench.bounds import sweeping
     from bench.heavy import heavy_messages
     from bench.hostile import requests
+    from bench.hostile_doors import hostile_doors
 
-    for measure in (sweeping, requests, heavy_messages):
+    for measure in (sweeping, requests, hostile_doors, heavy_messages):
         for figure in await measure(sizes.rounds):
             yield figure
 

@@ -127,7 +127,8 @@ def boto3_cycle(url: str) -> tuple[Cycle, Callable[[], None]]:
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="any",
-            config=Config(retries={"max_attempts": 0}),
+            # Moto takes minutes for its part on a busy machine.
+            config=Config(retries={"max_attempts": 0}, read_timeout=600),
         )
     queue = sqs.create_queue(QueueName=_QUEUE)["QueueUrl"]
     entries = [{"Id": str(number), "MessageBody": _BODY} for number in range(BATCH)]

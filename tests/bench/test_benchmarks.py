@@ -16,6 +16,7 @@ import bench.bounds
 import bench.crowd
 import bench.heavy
 import bench.hostile
+import bench.hostile_doors
 import bench.partitions
 import bench.sqs
 import bench.wide
@@ -47,7 +48,8 @@ async def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bench.hostile, name, size)
     for name, size in (("COUNT", 20), ("QUEUES", 100), ("LARGE_COUNT", 2)):
         monkeypatch.setattr(bench.heavy, name, size)
-    await check(parts.bounds(SIZES), 10)
+    monkeypatch.setattr(bench.hostile_doors, "LARGEST", 2**22)
+    await check(parts.bounds(SIZES), 11)
 
 
 async def test_files() -> None:

@@ -340,7 +340,7 @@ async def test_a_stopping_server_ends_its_streams(serve: Serve) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = QueueServiceStub(channel)
         await stub.Enqueue(pb.EnqueueRequest(topic="t", payload=b"x"))
-        stream = stub.Subscribe(pb.SubscribeRequest(topic="t"))
+        stream = stub.Subscribe(pb.SubscribeRequest(topic="t", visibility_timeout_seconds=3600))
         assert (await stream.read()).payload == b"x"
         stopping = asyncio.create_task(asyncio.to_thread(server.stop))
         assert await refused(stream.read()) == "UNAVAILABLE"

@@ -1,4 +1,4 @@
-"""Claims over HTTP, for every door: within the memory budget, for callers that are still there."""
+"""Claims of callers, for every door: within the memory budget, for callers that are still there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.model.delivery import Delivery, Release
+from penstock.server.budget import Hold
 from penstock.server.call import Call
 from penstock.server.request_parsing import Disconnected
 from penstock.wire.bodies import ClaimBody, ClaimQueuesBody
 
-__all__ = ["claim_within_bounds", "or_wait", "within_bounds"]
+__all__ = ["claim_within_bounds", "or_wait", "release", "within_bounds"]
 
 #: Payload bytes per reply; deliveries beyond it are released, which counts as no attempt.
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
@@ -26,7 +28,7 @@ async def or_wait(
         deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
         if call.has_left and deliveries:
             # The claim succeeded in the same loop iteration in which the caller disconnected.
-            await _release(call, deliveries)
+            await release(call.broker, deliveries)
             raise Disconnected
         call.end()
     if deliveries:
@@ -49,35 +51,41 @@ async def claim_within_bounds(
         wait_ms=wait_ms,
         where=body.where,
     )
-    return await within_bounds(call, deliveries)
+    return await within_bounds(call.broker, call.hold, deliveries)
 
 
-async def within_bounds(call: Call, deliveries: list[Delivery]) -> list[Delivery]:
-    """The deliveries that fit one reply, charged to the memory budget; the rest is released."""
+async def within_bounds(
+    broker: Broker, hold: Hold, deliveries: list[Delivery], most: int = MAX_REPLY_BYTES
+) -> list[Delivery]:
+    """The deliveries that fit one reply, charged to the memory budget; the rest is released.
+
+    One delivery always fits.
+    """
     size = sum([len(delivery.payload) for delivery in deliveries])
-    if size > MAX_REPLY_BYTES and len(deliveries) > 1:
+    if size > most and len(deliveries) > 1:
         sizes = accumulate(len(delivery.payload) for delivery in deliveries)
-        fitting = max(1, sum(total <= MAX_REPLY_BYTES for total in sizes))
-        await _release(call, deliveries[fitting:])
+        fitting = max(1, sum(total <= most for total in sizes))
+        await release(broker, deliveries[fitting:])
         deliveries = deliveries[:fitting]
         size = sum([len(delivery.payload) for delivery in deliveries])
     if deliveries:
-        await _hold(call, deliveries, size)
+        await _hold(broker, hold, deliveries, size)
     return deliveries
 
 
-async def _hold(call: Call, deliveries: list[Delivery], size: int) -> None:
+async def _hold(broker: Broker, hold: Hold, deliveries: list[Delivery], size: int) -> None:
     try:
-        call.hold.take(size)
+        hold.take(size)
     except Busy:
         # The server cannot send them, so other consumers must be able to claim them.
-        await _release(call, deliveries)
+        await release(broker, deliveries)
         raise
 
 
-async def _release(call: Call, deliveries: Sequence[Delivery]) -> None:
+async def release(broker: Broker, deliveries: Sequence[Delivery]) -> None:
+    """Give deliveries back that will not be sent; it counts as no attempt."""
     by_queue: dict[str, list[Release]] = {}
     for delivery in deliveries:
         by_queue.setdefault(delivery.queue, []).append(Release(delivery.receipt))
     for queue, releases in by_queue.items():
-        await call.broker.settle(queue, releases)
+        await broker.settle(queue, releases)

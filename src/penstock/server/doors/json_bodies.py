@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
@@ -12,6 +13,7 @@ from msgspec import Struct
 from penstock.errors import BadInput, PenstockError, Unauthenticated, UnsupportedMedia
 from penstock.model.limits import MAX_TIME_MS, shown
 from penstock.server.call import Call
+from penstock.server.doors.json_values import check_values
 from penstock.server.head import ends_connection
 from penstock.server.replies import Plain
 from penstock.server.request_parsing import SMALL_BYTES
@@ -83,9 +85,17 @@ def json_error(
     return json_reply(ErrorBody(text), status, headers)
 
 
-async def read_json(call: Call, kind: type[T], most: int = SMALL_BYTES) -> T:
-    """The body of a call, decoded; raises ``BadInput``."""
-    return decode_json(await call.read_body(most), kind)
+async def read_json(
+    call: Call, kind: type[T], most: int = SMALL_BYTES, opaque: AbstractSet[str] = frozenset()
+) -> T:
+    """The body of a call, decoded; raises ``BadInput``, also for a body of very many values.
+
+    The values inside members whose names are ``opaque``, which are kept undecoded, do not count.
+    """
+    # A body of more than 4 MiB arrives as another type of buffer.
+    body = bytes(await call.read_body(most))
+    await check_values(body, opaque)
+    return decode_json(body, kind)
 
 
 async def read_typed_json(call: Call, kind: type[T], most: int = SMALL_BYTES) -> T:

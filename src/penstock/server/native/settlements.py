@@ -125,7 +125,7 @@ async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> S
     )
     _count(call, body, reply.outcomes)
     try:
-        deliveries = await within_bounds(call, reply.deliveries)
+        deliveries = await within_bounds(call.broker, call.hold, reply.deliveries)
         deliveries = await or_wait(call, asked, deliveries)
     except Busy:
         if not any(outcome.ok for outcome in reply.outcomes):

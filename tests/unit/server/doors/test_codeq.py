@@ -11,6 +11,7 @@ import pytest
 
 from penstock.model.states import State
 from penstock.server.doors.codeq.callbacks import RESULTS
+from penstock.server.doors.codeq.subscriptions import MAX_TENANT_SUBSCRIPTIONS, Subscription
 from penstock.testing.laws import law
 from tests.unit.keepers.receiver import Receiver
 from tests.unit.server.conftest import Door
@@ -548,3 +549,30 @@ async def test_a_full_queue_is_429_with_its_scope(api: Api) -> None:
     refused = await api(429, "POST", "/tasks", {"command": "RENDER", "payload": 1})
     assert (refused["scope"], refused["operation"]) == ("producer", "create_task")
     assert refused["retryAfterSeconds"] >= 1
+
+
+async def test_a_task_that_was_removed_is_not_found(api: Api) -> None:
+    """The log still has its message, but nothing says how the task ended."""
+    failed, cancelled = await api.create(maxAttempts=1), await api.create("OTHER")
+    await api.claim()
+    await api(200, "POST", f"/tasks/{failed['id']}/nack", {"reason": "broken"})
+    assert (await api.task(failed["id"]))["status"] == "FAILED"
+    api.door.clock.advance(25 * 3600 * 1000)
+    assert (await api(200, "POST", "/admin/tasks/cleanup"))["deleted"] == 1
+    await api.broker.purge("OTHER", State.AVAILABLE)
+    for task in (failed, cancelled):
+        assert await api.error(404, "GET", f"/tasks/{task['id']}") == "task not found"
+        assert await api.error(404, "GET", f"/tasks/{task['id']}/result") == "task not found"
+
+
+async def test_one_tenant_cannot_use_all_subscriptions(api: Api) -> None:
+    for _ in range(MAX_TENANT_SUBSCRIPTIONS):
+        await api(200, "POST", "/workers/subscriptions", HOOK)
+    text = await api.error(409, "POST", "/workers/subscriptions", HOOK)
+    assert text == "There are too many subscriptions."
+    subscriptions = only(api.door).subscriptions
+    other = Subscription(id="", url="http://x", commands=("X",), mode="fanout", expires_at=0)
+    assert (await subscriptions.add("acme", other, None)).id
+    # They end, and make room.
+    api.door.clock.advance(60_000)
+    await api(200, "POST", "/workers/subscriptions", HOOK)

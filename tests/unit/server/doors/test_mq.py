@@ -146,3 +146,12 @@ async def test_every_route_needs_its_grant(through: Open, route) -> None:
     assert (await mq.call(route.method, path, b"x")).status == 403
     assert await mq.broker.queues() == ()
     assert await mq.broker.log_end() == 0
+
+
+async def test_names_may_have_digits(mq: Door) -> None:
+    """As the documentation of MQ has them: its code refuses them."""
+    assert (await mq.call("PUT", "/mq/queue001")).status == 201
+    assert (await mq.call("POST", "/mq/queue001/messages", b"x")).status == 201
+    assert (await mq.call("GET", "/mq/queue001/messages")).body == b"x"
+    for name in ("1", "Queue", "q-1", "q_1", "ü"):
+        assert (await mq.call("PUT", f"/mq/{name}")).status == 404

@@ -433,3 +433,25 @@ async def test_native_messages_are_read_and_the_other_way_round(api: Api, broker
     await api.enqueue("a/b", "text", metadata={"who": "me"})
     (native,) = (await broker.peek("esc.a_2Fb", State.AVAILABLE, payloads=True)).items
     assert (native.payload, native.message.headers) == (b"text", {"who": "me"})
+
+
+async def test_a_dead_letter_that_is_processed_counts_once(api: Api) -> None:
+    await api(200, "PUT", "/topic-configs/orders", {"max_retries": 1})
+    for number in range(3):
+        await api.enqueue(payload=str(number), key="k" if number else None)
+        for item in await api.dequeue():
+            await api(204, "POST", f"/messages/{item['id']}/nack")
+    taken = await api.dequeue("orders.dlq", count=2)
+    found = await api(200, "GET", "/messages?topic=orders.dlq")
+    shown = [(item["payload"], item["status"]) for item in found["items"]]
+    assert shown == [("2", "pending"), ("0", "processing"), ("1", "processing")]
+    assert found["total"] == 3
+    assert (await api(200, "GET", "/messages"))["total"] == 3
+    assert (await api(200, "GET", "/stats"))["topics"] == [
+        {"topic": "orders.dlq", "status": "pending", "count": 1},
+        {"topic": "orders.dlq", "status": "processing", "count": 2},
+    ]
+    deleted = await api(200, "DELETE", "/topics/orders.dlq/messages/by-key/k")
+    assert deleted == {"deleted": 2}
+    await api(404, "POST", f"/messages/{taken[1]['id']}/nack")
+    assert (await api(200, "GET", "/messages?topic=orders.dlq"))["total"] == 1

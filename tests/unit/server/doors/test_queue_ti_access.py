@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import jwt
 import pytest
 
 from penstock.server.doors.queue_ti.access import TOKEN_S
+from penstock.server.doors.queue_ti.passwords import MAX_WAITING
 from penstock.testing.laws import law
 from tests.unit.server.conftest import Door
 from tests.unit.server.doors.conftest import Open, only
@@ -243,3 +245,18 @@ async def test_without_auth_everybody_may_do_everything(through: Open) -> None:
     assert set(await api(200, "GET", "/version")) == {"version"}
     uid = await user(api, "ann")
     await api(204, "DELETE", f"/users/{uid}")
+
+
+async def test_logins_wait_for_each_other_and_many_are_refused(through: Open) -> None:
+    """The limit per address believes X-Real-IP, so hashes are bounded for the whole server."""
+    door = through("queue-ti", auth=True)
+
+    async def login(number: int) -> int:
+        body = {"username": f"u{number}", "password": "x"}
+        real = {"x-real-ip": f"192.0.2.{number}"}
+        return (await door.call("POST", "/api/auth/login", body, real)).status
+
+    statuses = await asyncio.gather(*(login(number) for number in range(MAX_WAITING + 5)))
+    assert statuses.count(401) == MAX_WAITING
+    assert statuses.count(429) == 5
+    assert await login(100) == 401

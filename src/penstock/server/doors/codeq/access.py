@@ -166,6 +166,8 @@ class Worker:
         """The commands to claim from, each once."""
         chosen = given or [name for name in self.commands if name != ANY_COMMAND]
         found = list(dict.fromkeys(chosen or DEFAULT_COMMANDS))
+        if len(found) > _MAX_COMMANDS:
+            raise CodeqError(400, f"at most {_MAX_COMMANDS} commands", field="commands")
         for command in found:
             self.check(command)
         return found

@@ -9,9 +9,11 @@ from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import HeaderValue
 from penstock.model.names import escape
 from penstock.server.call import Call
+from penstock.server.claiming import claim_within_bounds, or_wait
 from penstock.server.doors.codeq import tasks, work
 from penstock.server.doors.codeq.access import Caller, Worker, check_producer, worker
 from penstock.server.doors.codeq.bodies import (
+    BatchResult,
     ClaimBody,
     CreateBatch,
     CreateBatchReply,
@@ -43,8 +45,10 @@ from penstock.server.doors.json_bodies import (
     rfc3339,
     whole_number,
 )
+from penstock.server.doors.json_lists import json_list, read_json_list
 from penstock.server.doors.path_door import DoorRoute
 from penstock.server.replies import Plain
+from penstock.wire.bodies import ClaimQueuesBody
 
 __all__ = ["TaskRoutes"]
 
@@ -52,6 +56,8 @@ PREFIX: Final = "/v1/codeq"
 _MAX_BATCH: Final = 100
 _MAX_CLAIM_BATCH: Final = 10
 _MAX_RESULT_WAIT_MS: Final = 60_000
+#: Members that are any JSON, and stay undecoded.
+_OPAQUE: Final = frozenset({"payload", "result"})
 _MODES: Final = ("fanout", "group", "hash")
 
 
@@ -86,13 +92,14 @@ class TaskRoutes:
 
     async def create(self, call: Call) -> Plain:
         """Create a task."""
-        body = await read_json(call, CreateBody, call.service.payload_bytes + SMALL_BYTES)
+        most = call.service.payload_bytes + SMALL_BYTES
+        body = await read_json(call, CreateBody, most, _OPAQUE)
         check_producer(call.credential, body.command)
         return json_reply(await tasks.create(call.broker, body, _traced(call)), 202)
 
     async def create_batch(self, call: Call) -> Plain:
         """Create up to 100 tasks, each on its own."""
-        body = await read_json(call, CreateBatch, call.service.limits.body_bytes)
+        body = await read_json_list(call, CreateBatch, CreateBody, _MAX_BATCH, _OPAQUE)
         items = body.tasks or []
         if not 1 <= len(items) <= _MAX_BATCH:
             raise CodeqError(400, f"tasks must have 1 to {_MAX_BATCH} items", field="tasks")
@@ -105,7 +112,7 @@ class TaskRoutes:
                 results.append(CreateItem(task=made))
             except PenstockError as error:
                 results.append(CreateItem(error=_item_text(error)))
-        return json_reply(CreateBatchReply(results))
+        return await json_list(CreateBatchReply(results))
 
     async def get(self, call: Call) -> Plain:
         """A task."""
@@ -153,21 +160,23 @@ class TaskRoutes:
         if not 1 <= count <= _MAX_CLAIM_BATCH:
             raise CodeqError(400, f"count must be 1 to {_MAX_CLAIM_BATCH}", field="count")
         found = await self._claim(call, own, body, limit=count)
-        return json_reply(TaskList(found)) if found else Plain(204)
+        return await json_list(TaskList(found)) if found else Plain(204)
 
     async def _claim(
         self, call: Call, own: Worker, body: ClaimBody, *, limit: int, wait_ms: int = 0
     ) -> list[Task]:
-        queues = [escape(command, "commands") for command in own.choose(body.commands)]
-        lease_ms = work.lease_ms(body.leaseSeconds)
-        claiming = work.claim(
-            call.broker, own, queues, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
+        queues = tuple(escape(command, "commands") for command in own.choose(body.commands))
+        for queue in queues:
+            await tasks.ensure_queue(call.broker, queue)
+        wanted = ClaimQueuesBody(
+            queues,
+            limit=limit,
+            lease_ms=work.lease_ms(body.leaseSeconds),
+            wait_ms=wait_ms,
+            consumer=own.consumer,
         )
-        if not wait_ms:
-            return await claiming
-        found = await call.wait_for(claiming)
-        call.end()
-        return found or []
+        deliveries = await or_wait(call, wanted, await claim_within_bounds(call, wanted, 0))
+        return [tasks.claimed_task(call.broker.tenant, one, own.id) for one in deliveries]
 
     async def heartbeat(self, call: Call) -> Plain:
         """Extend a lease."""
@@ -192,13 +201,14 @@ class TaskRoutes:
     async def submit(self, call: Call) -> Plain:
         """End a task."""
         own = worker(call.credential, "codeq:result")
-        body = await read_json(call, SubmitBody, call.service.payload_bytes + SMALL_BYTES)
+        most = call.service.payload_bytes + SMALL_BYTES
+        body = await read_json(call, SubmitBody, most, _OPAQUE)
         return json_reply(await work.submit(call.broker, own, call.name, body))
 
     async def submit_batch(self, call: Call) -> Plain:
         """End up to 100 tasks, each on its own."""
         own = worker(call.credential, "codeq:result")
-        body = await read_json(call, SubmitBatch, call.service.limits.body_bytes)
+        body = await read_json_list(call, SubmitBatch, BatchResult, _MAX_BATCH, _OPAQUE)
         items = body.results or []
         if not 1 <= len(items) <= _MAX_BATCH:
             raise CodeqError(400, f"results must have 1 to {_MAX_BATCH} items", field="results")
@@ -209,7 +219,7 @@ class TaskRoutes:
                 results.append(SubmitItem(item.taskId, result=result))
             except PenstockError as error:
                 results.append(SubmitItem(item.taskId, error=_item_text(error)))
-        return json_reply(SubmitBatchReply(results))
+        return await json_list(SubmitBatchReply(results))
 
     async def subscribe(self, call: Call) -> Plain:
         """Notify a URL when there is work."""

@@ -35,6 +35,7 @@ __all__ = [
 EXHAUSTED: Final = "MAX_ATTEMPTS"
 #: The rest of a failed result is stored with the error, which has 8 KiB.
 _MAX_FAILURE_BYTES: Final = 8 * 1024
+_MAX_ARTIFACTS: Final = 100
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -106,8 +107,6 @@ def failure_text(result: ResultBody) -> str:
 async def result_of(broker: Broker, found: Found) -> ResultBody | None:
     """How a task ended; None if it has not ended, or its result is gone."""
     shown = found.delivery
-    if shown is None:
-        return None
     task_id = message_uuid(found.message.id)
     if shown.state is State.DONE and shown.queue == found.queue:
         try:
@@ -172,6 +171,8 @@ def check_submitted(body: SubmitBody) -> None:
     """Refuse a result that lacks what its status needs."""
     if body.status not in (COMPLETED, FAILED):
         raise CodeqError(400, "status must be COMPLETED or FAILED", field="status")
+    if len(body.artifacts or ()) > _MAX_ARTIFACTS:
+        raise CodeqError(400, f"at most {_MAX_ARTIFACTS} artifacts", field="artifacts")
     result = _given(body.result)
     if not isinstance(result, UnsetType) and not bytes(result).startswith(b"{"):
         raise CodeqError(400, "result must be an object", field="result")

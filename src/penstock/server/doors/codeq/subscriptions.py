@@ -33,9 +33,15 @@ __all__ = ["Notifier", "Subscription", "Subscriptions"]
 _KIND: Final = "codeq-subscription"
 #: A look reads all subscriptions of a store.
 MAX_SUBSCRIPTIONS: Final = 1_000
+#: One tenant cannot use them all up.
+MAX_TENANT_SUBSCRIPTIONS: Final = 250
 DEFAULT_TTL_S: Final = 60
 MAX_TTL_S: Final = 24 * 3600
 _EVERY_S: Final = 1.0
+#: A look of a hundred thousand commands takes a third of a second; then the next one is later.
+_PAUSE_PER_LOOK: Final = 9
+#: Documents decoded, or queues looked at, before other calls get their turn.
+_ITEMS_A_STEP: Final = 20
 _ID_BYTES: Final = 8
 _MINUTE_MS: Final = 60_000
 #: What ``state_events`` watches for.
@@ -71,8 +77,10 @@ class Subscriptions:
 
     async def add(self, tenant: str, subscription: Subscription, ttl_s: int | None) -> Subscription:
         """Store a new subscription, with an id."""
-        if len(await self.all()) >= MAX_SUBSCRIPTIONS:
-            raise Conflict("There are too many subscriptions.", limit=MAX_SUBSCRIPTIONS)
+        known = await self.all()
+        own = sum(one == tenant for one, _ in known)
+        if len(known) >= MAX_SUBSCRIPTIONS or own >= MAX_TENANT_SUBSCRIPTIONS:
+            raise Conflict("There are too many subscriptions.", limit=MAX_TENANT_SUBSCRIPTIONS)
         made = replace(
             subscription,
             id=f"sub-{self._random(_ID_BYTES).hex()}",
@@ -97,7 +105,9 @@ class Subscriptions:
         """Every subscription that has not ended, with its tenant; the others are removed."""
         now = self._service.now()
         found: list[tuple[str, Subscription]] = []
-        for name, value in await self._documents.list_documents(_KIND):
+        for number, (name, value) in enumerate(await self._documents.list_documents(_KIND)):
+            if not number % _ITEMS_A_STEP:
+                await asyncio.sleep(0)
             known = _decode(name, value)
             if known.expires_at <= now:
                 await self._documents.delete_document(_KIND, name, value)
@@ -130,13 +140,17 @@ class Notifier:
     async def look(self) -> int:
         """Look at every subscribed queue; returns how many notifications were sent."""
         by_command: defaultdict[tuple[str, str], list[Subscription]] = defaultdict(list)
-        for tenant, known in await self._subscriptions.all():
+        for number, (tenant, known) in enumerate(await self._subscriptions.all()):
+            if not number % _ITEMS_A_STEP:
+                await asyncio.sleep(0)
             for command in known.commands:
                 by_command[tenant, command].append(known)
         for key in self._states.keys() - by_command.keys():
             del self._states[key]
         sent = 0
-        for (tenant, command), subscribers in by_command.items():
+        for number, ((tenant, command), subscribers) in enumerate(by_command.items()):
+            if not number % _ITEMS_A_STEP:
+                await asyncio.sleep(0)
             if await self._has_work(self._service.broker.for_tenant(tenant), tenant, command):
                 chosen = self._choose(tenant, command, subscribers)
                 calls = (self._notify(tenant, command, known) for known in chosen)
@@ -194,9 +208,10 @@ class Notifier:
         return failure is None
 
     async def _run(self) -> float:
+        begun = self._service.now()
         if not self._service.broker.engine.role.is_standby:
             await self.look()
-        return _EVERY_S
+        return max(_EVERY_S, _PAUSE_PER_LOOK * (self._service.now() - begun) / 1000)
 
 
 def _ttl_ms(ttl_s: int | None) -> int:

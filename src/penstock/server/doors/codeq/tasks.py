@@ -106,11 +106,11 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
 
 class Found(Struct, frozen=True):
-    """A task, and its delivery in the queue of its command; None if it is gone from there."""
+    """A task, and its delivery in the queue of its command."""
 
     message: Message
     payload: bytes
-    delivery: Snapshot | None
+    delivery: Snapshot
 
     @property
     def queue(self) -> str:
@@ -213,7 +213,11 @@ async def ensure_queue(broker: Broker, topic: str) -> None:
 
 
 async def find(broker: Broker, id: str) -> Found | None:
-    """The task with this id; None if there is none."""
+    """The task with this id; None if there is none, or it was removed from its queue.
+
+    The log still has the message of a task that was cleaned up, purged or cancelled, but nothing
+    says any more how it ended.
+    """
     message_id = uuid_message(id.lower())
     try:
         found = None if message_id is None else await broker.message(message_id)
@@ -225,30 +229,25 @@ async def find(broker: Broker, id: str) -> Found | None:
     for shown in found.deliveries:
         if shown.queue in (topic, f"{topic}.dlq"):
             return Found(found.message, found.payload, shown)
-    return Found(found.message, found.payload, None)
+    return None
 
 
 def shown_task(tenant: str, found: Found) -> Task:
     """A task as the API shows it."""
-    shown = found.delivery
-    if shown is None:
-        # Cancelled, purged or past its retention: what the log has.
-        status, place = COMPLETED, "NONE"
-    else:
-        status, place = _PLACES[shown.state]
-        if shown.queue.endswith(".dlq"):
-            status, place = FAILED, "DLQ_SET"
-    error, _, rest = ((shown.error if shown else None) or "").partition(RESULT_MARK)
-    changed = None if shown is None else shown.claimed_at or shown.at
-    message = found.message
-    in_progress = status == IN_PROGRESS and shown is not None
+    shown, message = found.delivery, found.message
+    status, place = _PLACES[shown.state]
+    if shown.queue.endswith(".dlq"):
+        status, place = FAILED, "DLQ_SET"
+    error, _, rest = (shown.error or "").partition(RESULT_MARK)
+    changed = shown.claimed_at or shown.at
+    in_progress = status == IN_PROGRESS
     return Task(
         **_fields(tenant, message, found.payload),
         status=status,
         last_known_location="NONE" if rest else place,
-        worker_id=_worker(shown.consumer or "") if in_progress and shown else "",
-        lease_until=rfc3339(shown.lease_deadline or 0) if in_progress and shown else "",
-        attempts=0 if shown is None else shown.attempts - shown.released,
+        worker_id=_worker(shown.consumer or "") if in_progress else "",
+        lease_until=rfc3339(shown.lease_deadline or 0) if in_progress else "",
+        attempts=shown.attempts - shown.released,
         error=error,
         result_key=_result_key(message) if status in (COMPLETED, FAILED) else "",
         created_at=rfc3339(message.published_at),

@@ -1,4 +1,4 @@
-"""What workers of codeQ do with tasks: claim, heartbeat, abandon, nack, submit a result.
+"""What workers of codeQ do with tasks they claimed: heartbeat, abandon, nack, submit a result.
 
 A worker owns a task if the current claim is its own. The receipt is looked up for every call (S1).
 The result webhook of a task is a message, published in the commit that ends the task (S3).
@@ -14,7 +14,6 @@ from msgspec import Struct
 from penstock.broker import Broker
 from penstock.model.delivery import (
     Ack,
-    Delivery,
     Extend,
     Nack,
     Receipt,
@@ -44,10 +43,7 @@ from penstock.server.doors.codeq.tasks import (
     FAILED,
     LEASE_S,
     Found,
-    Task,
-    claimed_task,
     command_of,
-    ensure_queue,
     find,
 )
 from penstock.server.doors.json_bodies import rfc3339
@@ -56,7 +52,6 @@ from penstock.server.doors.message_uuid import message_uuid
 __all__ = [
     "NackReply",
     "abandon",
-    "claim",
     "heartbeat",
     "lease_ms",
     "nack",
@@ -89,30 +84,12 @@ def lease_ms(seconds: int | None) -> int:
     return min(wanted * 1000, MAX_LEASE_MS)
 
 
-async def claim(
-    broker: Broker,
-    worker: Worker,
-    queues: list[str],
-    *,
-    limit: int,
-    lease_ms: int,
-    wait_ms: int = 0,
-) -> list[Task]:
-    """Claim tasks of several commands, in their order."""
-    for queue in queues:
-        await ensure_queue(broker, queue)
-    deliveries: list[Delivery] = await broker.claim(
-        queues, limit=limit, consumer=worker.consumer, lease_ms=lease_ms, wait_ms=wait_ms
-    )
-    return [claimed_task(broker.tenant, delivery, worker.id) for delivery in deliveries]
-
-
 async def owned(
     broker: Broker, worker: Worker, id: str, *, unknown: int, idle: CodeqError
 ) -> Owned:
     """The task, if the worker owns it; raises with the status that the route has."""
     found = await find(broker, id)
-    if found is None or found.delivery is None:
+    if found is None:
         raise CodeqError(unknown, "not-found")
     worker.check(command_of(found.queue))
     shown = found.delivery

@@ -29,12 +29,14 @@ from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.server.call import Call
+from penstock.server.claiming import claim_within_bounds
 from penstock.server.doors.message_uuid import message_uuid, uuid_message
 from penstock.server.doors.path_door import DoorRoute, PathDoor
 from penstock.server.head import ends_connection
 from penstock.server.replies import Plain
 from penstock.server.service import Service
 from penstock.settings import Settings
+from penstock.wire.bodies import ClaimBody
 
 __all__ = ["ROUTES", "MqDoor", "open_door"]
 
@@ -43,7 +45,8 @@ PREFIX: Final = "/mq"
 REDELIVERY_MS: Final = 10_000
 #: Offsets from which queues that do not exist yet have to be caught up.
 _WAITING_KIND: Final = "mq-waiting"
-_QUEUE: Final = re.compile(r"[a-z]+")
+#: MQ's code takes letters only, but its documentation has ``queue001``.
+_QUEUE: Final = re.compile(r"[a-z][a-z0-9]*")
 _ID: Final = re.compile(r"[a-z0-9-]+")
 _UUID_VERSION: Final = 1
 _RETRY_AFTER: Final = (b"retry-after", b"10")
@@ -109,12 +112,13 @@ async def fetch(call: Call) -> Plain:
     """Hide the next message and return it."""
     call.check("consume", call.name)
     try:
-        deliveries = await call.broker.claim(call.name, consumer="mq")
+        deliveries = await claim_within_bounds(call, ClaimBody(consumer="mq"), 0)
     except UnknownQueue:
         return Plain(204)
     if not deliveries:
         return Plain(204)
     (delivery,) = deliveries
+    call.service.metrics.claimed(1)
     # Payloads are untrusted: a browser must not run one as a page of this origin.
     headers = (
         _id_header(delivery.message.id),

@@ -1,15 +1,12 @@
 """Users of queue-ti and their grants: documents of the store, one per user.
 
 A user belongs to a tenant, and its name is unique there (T1): a second document, named after the
-user's name, refers to the user. Passwords are stored as scrypt hashes, which take some 50 ms, so
-they are computed on a thread.
+user's name, refers to the user. Passwords are stored as scrypt hashes (``passwords``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import hmac
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
@@ -20,6 +17,7 @@ from msgspec.structs import replace
 
 from penstock.errors import BadInput, Conflict, StoreCorrupt
 from penstock.model.clock import Clock
+from penstock.server.doors.queue_ti.passwords import Passwords
 from penstock.server.doors.queue_ti.refusals import invalid, not_found
 from penstock.storage.document_verbs import Documents
 from penstock.telemetry import RandomBytes
@@ -28,17 +26,11 @@ __all__ = ["Accounts", "GrantBody", "User", "UserBody", "UserGrant", "grant_body
 
 USER_KIND: Final = "queue-ti-user"
 _NAME_KIND: Final = "queue-ti-username"
-MIN_PASSWORD: Final = 12
-_MAX_PASSWORD: Final = 1024
 _MAX_NAME: Final = 200
 #: Listings and logins read all users of a tenant, and every check all grants of a user.
 MAX_USERS: Final = 1_000
 MAX_GRANTS: Final = 100
 _MAX_PATTERN: Final = 200
-_SALT_BYTES: Final = 16
-#: OWASP's smallest parameters: 16 MiB and some 50 ms.
-_SCRYPT_N: Final = 2**14
-_SCRYPT_R: Final = 8
 _TRIES: Final = 20
 
 GrantAction: TypeAlias = Literal["read", "write", "admin", "consume"]
@@ -109,6 +101,7 @@ class Accounts:
         self._documents = documents
         self._clock = clock
         self._random = random
+        self._passwords = Passwords(random)
 
     def new_id(self) -> str:
         """A random UUID."""
@@ -133,7 +126,7 @@ class Accounts:
     async def create(self, tenant: str, username: str, password: str, *, is_admin: bool) -> User:
         """Create a user; ``Conflict`` if the name is taken."""
         _check_name(username)
-        salt, hashed = await self._hashed(password)
+        salt, hashed = await self._passwords.hashed(password)
         if len(await self.users(tenant)) >= MAX_USERS:
             raise Conflict(f"There are {MAX_USERS} users; delete some.", limit=MAX_USERS)
         now = self._clock.now()
@@ -162,7 +155,7 @@ class Accounts:
         """Change what is given."""
         if username is not None:
             _check_name(username)
-        secret = None if password is None else await self._hashed(password)
+        secret = None if password is None else await self._passwords.hashed(password)
         before = await self._existing(tenant, id)
         if username is not None and username != before.username:
             await self._take_name(tenant, username, id)
@@ -195,9 +188,8 @@ class Accounts:
         owner = await self._documents.get_document(_NAME_KIND, _name_document(tenant, username))
         if owner is not None:
             found = await self.user(tenant, owner.decode())
-        salt = b"" if found is None else found.salt
-        hashed = await asyncio.to_thread(_scrypt, password, salt)
-        if found is None or not hmac.compare_digest(hashed, found.hash):
+        salt, hashed = (b"", b"") if found is None else (found.salt, found.hash)
+        if not await self._passwords.matches(password, salt, hashed) or found is None:
             return None
         return found if found.username == username else None
 
@@ -273,12 +265,6 @@ class Accounts:
         name = _name_document(tenant, username)
         await self._documents.delete_document(_NAME_KIND, name, id.encode())
 
-    async def _hashed(self, password: str) -> tuple[bytes, bytes]:
-        if not MIN_PASSWORD <= len(password) <= _MAX_PASSWORD:
-            raise invalid(f"password must be at least {MIN_PASSWORD} characters", "password")
-        salt = self._random(_SALT_BYTES)
-        return salt, await asyncio.to_thread(_scrypt, password, salt)
-
 
 def user_body(user: User, time: Callable[[int], str]) -> UserBody:
     """The user without its password."""
@@ -297,11 +283,6 @@ def grant_body(user_id: str, grant: UserGrant, time: Callable[[int], str]) -> Gr
         consumer_group=grant.consumer_group,
         created_at=time(grant.created_at),
     )
-
-
-def _scrypt(password: str, salt: bytes) -> bytes:
-    secret = password.encode(errors="surrogatepass")
-    return hashlib.scrypt(secret, salt=salt, n=_SCRYPT_N, r=_SCRYPT_R, p=1)
 
 
 def _name_document(tenant: str, username: str) -> str:

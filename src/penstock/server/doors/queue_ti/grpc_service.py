@@ -21,6 +21,7 @@ from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_WAIT_MS
 from penstock.server.access import Credential, Tls
 from penstock.server.budget import Hold
+from penstock.server.claiming import within_bounds
 from penstock.server.doors.message_uuid import message_uuid
 from penstock.server.doors.queue_ti import messages
 from penstock.server.doors.queue_ti.access import (
@@ -47,6 +48,8 @@ SERVICE: Final = "queue.QueueService"
 MAX_RPCS: Final = 2_000
 #: What a request may have beside its payload: metadata, up to the limit of headers, and the rest.
 _ENVELOPE_BYTES: Final = 64 * 1024
+#: Payloads in one reply, beyond the first: clients of gRPC refuse a reply of more than 4 MiB.
+MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
 #: How long a subscriber of a topic that does not exist pauses between looks, as in queue-ti.
 _POLL_S: Final = 0.25
 _MAX_POLL_S: Final = 2.0
@@ -138,16 +141,18 @@ class GrpcServer:
     # -- the gate ----------------------------------------------------------------------
 
     def _unary(
-        self, name: str, handler: Callable[[Any, Credential], Awaitable[Any]]
+        self, name: str, handler: Callable[[Any, Credential, Hold], Awaitable[Any]]
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         async def answer(request: Any, context: Any) -> Any:
-            async with self._gate(name, request, context) as caller:
-                return await handler(request, caller)
+            async with self._gate(name, request, context) as (caller, hold):
+                return await handler(request, caller, hold)
 
         return answer
 
     @asynccontextmanager
-    async def _gate(self, name: str, request: Any, context: Any) -> AsyncIterator[Credential]:
+    async def _gate(
+        self, name: str, request: Any, context: Any
+    ) -> AsyncIterator[tuple[Credential, Hold]]:
         """Authenticate and bound one RPC; turns errors into its status."""
         service, started, outcome = self._service, perf_counter(), "ok"
         service.metrics.began()
@@ -163,7 +168,7 @@ class GrpcServer:
             current_tenant.set(caller.tenant)
             hold.belongs_to(caller.tenant)
             hold.take(request.ByteSize())
-            yield caller
+            yield caller, hold
         except PenstockError as error:
             outcome = name_of(error)
             await _abort(context, error)
@@ -183,7 +188,7 @@ class GrpcServer:
 
     # -- the RPCs ----------------------------------------------------------------------
 
-    async def _enqueue(self, request: Any, caller: Credential) -> Any:
+    async def _enqueue(self, request: Any, caller: Credential, hold: Hold) -> Any:  # noqa: ARG002
         topic = messages.check_payload(request.topic, request.payload)
         check_may(may(caller, "write", topic))
         key = request.key if request.HasField("key") else None
@@ -193,30 +198,35 @@ class GrpcServer:
         )
         return pb.EnqueueResponse(id=made)
 
-    async def _dequeue(self, request: Any, caller: Credential) -> Any:
+    async def _dequeue(self, request: Any, caller: Credential, hold: Hold) -> Any:
         wanted = _wanted(request, 1)
-        found = await self._claim(wanted, request.consumer_group, caller)
+        found = await self._claim(wanted, request.consumer_group, caller, hold)
         if not found:
             raise not_found("no messages available")
         return found[0]
 
-    async def _batch_dequeue(self, request: Any, caller: Credential) -> Any:
+    async def _batch_dequeue(self, request: Any, caller: Credential, hold: Hold) -> Any:
         wanted = _wanted(request, request.count)
-        found = await self._claim(wanted, request.consumer_group, caller)
+        found = await self._claim(wanted, request.consumer_group, caller, hold)
         return pb.BatchDequeueResponse(messages=found)
 
-    async def _claim(self, wanted: messages.Wanted, group: str, caller: Credential) -> list[Any]:
+    async def _claim(
+        self, wanted: messages.Wanted, group: str, caller: Credential, hold: Hold
+    ) -> list[Any]:
         check_may(may_dequeue(caller, wanted.topic, group))
         broker = self._service.broker.for_tenant(caller.tenant)
-        deliveries = await messages.dequeue(broker, wanted, _consumer(caller))
+        hold.check()
+        claimed = await messages.dequeue(broker, wanted, _consumer(caller))
+        deliveries = await within_bounds(broker, hold, claimed, MAX_REPLY_BYTES)
+        self._service.metrics.claimed(len(deliveries))
         retries = await messages.max_retries(broker, wanted.topic) if deliveries else 0
         return [_dequeued(delivery, retries) for delivery in deliveries]
 
-    async def _ack(self, request: Any, caller: Credential) -> Any:
+    async def _ack(self, request: Any, caller: Credential, hold: Hold) -> Any:  # noqa: ARG002
         await self._settle(request, caller, ack=True)
         return pb.AckResponse()
 
-    async def _nack(self, request: Any, caller: Credential) -> Any:
+    async def _nack(self, request: Any, caller: Credential, hold: Hold) -> Any:  # noqa: ARG002
         await self._settle(request, caller, error=request.error, ack=False)
         return pb.NackResponse()
 
@@ -231,7 +241,7 @@ class GrpcServer:
         await messages.settle(broker, claimed, error=error, ack=ack)
 
     async def _subscribe(self, request: Any, context: Any) -> None:
-        async with self._gate("Subscribe", request, context) as caller:
+        async with self._gate("Subscribe", request, context) as (caller, _):
             wanted = _wanted(request, 1)
             check_may(may_dequeue(caller, wanted.topic, request.consumer_group))
             broker = self._service.broker.for_tenant(caller.tenant)

@@ -6,9 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, UnknownQueue
 from penstock.server.access import EVERYTHING, Action
 from penstock.server.call import Call
+from penstock.server.claiming import claim_within_bounds, or_wait
 from penstock.server.doors.json_bodies import (
     SMALL_BYTES,
     decode_json,
@@ -17,6 +18,7 @@ from penstock.server.doors.json_bodies import (
     read_typed_json,
     whole_number,
 )
+from penstock.server.doors.json_lists import json_list
 from penstock.server.doors.path_door import DoorRoute
 from penstock.server.doors.queue_ti import messages
 from penstock.server.doors.queue_ti.access import Caller, check_may, may, may_dequeue
@@ -24,6 +26,7 @@ from penstock.server.doors.queue_ti.listing import Paging, list_messages
 from penstock.server.doors.queue_ti.messages import MessageBody
 from penstock.server.doors.queue_ti.topics import Limits, TopicName, to_topic, topic_text
 from penstock.server.replies import Plain
+from penstock.wire.bodies import ClaimBody
 
 __all__ = ["MessageRoutes", "paging_of"]
 
@@ -113,7 +116,7 @@ class MessageRoutes:
                 home = TopicName(topic_text(name), name, is_dlq=False)
                 retries[name] = await messages.max_retries(call.broker, home)
             items.append(messages.shown_message(item, retries[name]))
-        return json_reply(MessagePage(items, total, paging.limit, paging.offset))
+        return await json_list(MessagePage(items, total, paging.limit, paging.offset))
 
     async def enqueue(self, call: Call) -> Plain:
         """Store a message."""
@@ -134,9 +137,14 @@ class MessageRoutes:
             body.topic, body.count, body.visibility_timeout_seconds, body.consumer_group
         )
         check_may(may_dequeue(call.credential, wanted.topic, body.consumer_group))
-        deliveries = await messages.dequeue(call.broker, wanted, consumer_of(call))
+        claim = ClaimBody(wanted.count, wanted.lease_ms, consumer=consumer_of(call))
+        call.parameters = (wanted.queue,)
+        try:
+            deliveries = await or_wait(call, claim, await claim_within_bounds(call, claim, 0))
+        except UnknownQueue:
+            deliveries = []
         retries = await messages.max_retries(call.broker, wanted.topic) if deliveries else 0
-        return json_reply(
+        return await json_list(
             DequeueReply([messages.claimed_message(item, retries) for item in deliveries])
         )
 

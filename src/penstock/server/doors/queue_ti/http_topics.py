@@ -19,6 +19,7 @@ from penstock.server.doors.json_bodies import (
     rfc3339,
     to_ms,
 )
+from penstock.server.doors.json_lists import json_list
 from penstock.server.doors.path_door import DoorRoute, checked
 from penstock.server.doors.queue_ti import listing, upkeep
 from penstock.server.doors.queue_ti.access import check_admin
@@ -266,7 +267,7 @@ class TopicRoutes:
         paging = paging_of(query_of(call))
         page = await call.scan(listing.message_log(call.broker, to_topic(call.name), paging))
         call.hold.take(sum(len(item.payload) for item in page.items))
-        return json_reply(page)
+        return await json_list(page)
 
     async def trim_log(self, call: Call) -> Plain:
         """Delete old acked messages."""

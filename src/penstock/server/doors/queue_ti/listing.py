@@ -133,11 +133,13 @@ async def counts(broker: Broker) -> list[StatusCount]:
     for info in await topics_of(broker):
         topic = topic_text(info.policy.labels.get(TOPIC_LABEL, info.name))
         stats = await broker.stats(info.name)
+        dead = (await broker.stats(info.name + DLQ_SUFFIX)).in_flight
         for name, status, count in (
             (topic, PENDING, stats.available + stats.delayed),
             (topic, PROCESSING, stats.in_flight),
             (topic, EXPIRED, stats.expired),
-            (topic + DLQ_SUFFIX, PENDING, stats.failed),
+            (topic + DLQ_SUFFIX, PENDING, stats.failed - dead),
+            (topic + DLQ_SUFFIX, PROCESSING, dead),
         ):
             found[name, status] = found.get((name, status), 0) + count
     return [
@@ -228,4 +230,8 @@ async def _rows(
 
 async def _count(broker: Broker, queue: str, state: State) -> int:
     stats: QueueStats = await broker.stats(queue)
-    return int(getattr(stats, state.value))
+    count = int(getattr(stats, state.value))
+    if state is State.FAILED:
+        # Dead letters in flight are failed too, but are listed in the dead-letter queue.
+        count -= (await broker.stats(queue + DLQ_SUFFIX)).in_flight
+    return max(0, count)

@@ -23,6 +23,7 @@ from penstock.server.doors.queue_ti.topics import (
     TopicName,
     base_queue,
     config_of,
+    dlq_of,
     ensure_base,
     group_of,
     group_queues,
@@ -173,7 +174,7 @@ async def _purge_dead(broker: Broker, queue: str, status: str) -> int:
     if status == PENDING:
         return await _delete(broker, queue, State.FAILED, None)
     if status == PROCESSING:
-        return await _delete(broker, queue + ".dlq", State.IN_FLIGHT, None)
+        return await _delete(broker, dlq_of(queue), State.IN_FLIGHT, None)
     return 0
 
 
@@ -184,6 +185,7 @@ async def delete_by_key(broker: Broker, topic: TopicName, key: str) -> int:
     for info in await queues_of(broker, topic):
         if topic.is_dlq:
             deleted += await _delete(broker, info.name, State.FAILED, where)
+            deleted += await _delete(broker, dlq_of(info.name), State.IN_FLIGHT, where)
             continue
         for state in (State.AVAILABLE, State.DELAYED, State.IN_FLIGHT):
             deleted += await _delete(broker, info.name, state, where)

@@ -7,10 +7,11 @@ GET, to ``/`` or to the URL of a queue.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from penstock.server.access import ANYBODY, Credential
 from penstock.server.call import Call
 from penstock.server.doors.door import Door
 from penstock.server.doors.records import Records
-from penstock.server.doors.sqs.failures import BadSignature, failure_of
+from penstock.server.doors.sqs.failures import BadSignature, SqsError, failure_of
 from penstock.server.doors.sqs.moving import MoveTasks
 from penstock.server.doors.sqs.names import DEFAULT_REGION
 from penstock.server.doors.sqs.operations import OPERATIONS
@@ -31,7 +32,7 @@ from penstock.server.doors.sqs.query_protocol import (
 )
 from penstock.server.doors.sqs.request_context import Documents, QueueCache, Shared, SqsCall
 from penstock.server.doors.sqs.signature import read_signature, region_of, verify
-from penstock.server.replies import Plain
+from penstock.server.replies import PART_BYTES, Plain
 from penstock.server.service import Service
 from penstock.settings import Settings
 from penstock.storage.randomness import RandomBytes, random_bytes
@@ -46,6 +47,11 @@ _XML: Final = "text/xml"
 _QUEUE_PATH: Final = re.compile(r"/[0-9]{12}/[^/]+")
 #: A mebibyte of text, of which most characters take three in a form or in JSON, and attributes.
 _MAX_BODY: Final = 4 * 1024 * 1024
+#: Of an operation that sends nothing; an access policy of 64 KiB, escaped, is the most it has.
+_MAX_SMALL_BODY: Final = 256 * 1024
+#: Reading the signature of a longer one takes tens of milliseconds, for callers not yet known.
+_MAX_QUERY: Final = 32 * 1024
+_SENDING: Final = ("sqs.SendMessage", "sqs.SendMessageBatch", "sqs.Query")
 
 
 class SqsDoor(Door):
@@ -71,6 +77,11 @@ class SqsDoor(Door):
         """Find the operation; that of a form is known once the body is read."""
         call.claims = call.method == "GET"
         call.verb = "sqs.Query"
+        if len(call.query_string) > _MAX_QUERY:
+            raise SqsError(
+                "MalformedQueryString",
+                f"The query string has more than {_MAX_QUERY} bytes: send the fields in the body.",
+            )
         target = call.headers.get(_TARGET)
         if target is not None:
             self._named(call, target.removeprefix(_PREFIX).decode("latin-1"))
@@ -101,29 +112,32 @@ class SqsDoor(Door):
             path=call.path,
             query=call.query_string,
             headers=call.headers,
-            body=await call.read_body(_MAX_BODY),
+            body=await self._read_body(call),
         )
         return credential
 
     async def answer(self, call: Call) -> Plain:
         """Decode the request, carry it out, and encode the reply."""
         if not call.raw:
-            await call.read_body(_MAX_BODY)
+            await self._read_body(call)
         sqs = SqsCall(call, self._shared, region_of(call.headers) or DEFAULT_REGION)
         request_id = self._shared.new_id()
         own = ((b"x-amzn-requestid", request_id.encode()),)
         if _TARGET in call.headers:
             operation = OPERATIONS[call.verb.partition(".")[2]]
-            reply = await operation.handler(sqs, operation.from_json(call.raw))
-            return Plain(200, encode_json(reply), _JSON, own)
-        fields = read_form(call.query_string) | read_form(call.raw)
+            reply = await operation.handler(sqs, await operation.from_json(call.raw))
+            return Plain(200, await _encode(reply), _JSON, own)
+        fields = await read_form(call.query_string) | await read_form(call.raw)
         action = self._named(call, fields.get("Action", ""))
         members = to_request(fields)
         if call.path != "/":
             members.setdefault("QueueUrl", call.path)
         operation = OPERATIONS[action]
         reply = await operation.handler(sqs, operation.from_members(members))
-        return Plain(200, reply_xml(action, reply, request_id), _XML, own)
+        return Plain(200, await reply_xml(action, reply, request_id), _XML, own)
+
+    async def _read_body(self, call: Call) -> bytes:
+        return await call.read_body(_MAX_BODY if call.verb in _SENDING else _MAX_SMALL_BODY)
 
     def refuse(self, call: Call, error: PenstockError) -> Plain:
         """The error in the protocol of the request."""
@@ -140,6 +154,19 @@ class SqsDoor(Door):
     async def stop(self) -> None:
         """End the move tasks."""
         await self._shared.moves.stop()
+
+
+async def _encode(reply: dict[str, Any]) -> bytes | list[bytes]:
+    """A reply as JSON; received messages that are large together are encoded one by one."""
+    messages = reply.get("Messages", ())
+    if sum([len(message["Body"]) for message in messages]) <= PART_BYTES:
+        return encode_json(reply)
+    parts = [b'{"Messages":[']
+    for message in messages:
+        parts += (encode_json(message), b",")
+        await asyncio.sleep(0)
+    parts[-1] = b"]}"
+    return parts
 
 
 class _Ids(Struct, frozen=True):

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from penstock.errors import BadInput
+from penstock.server.doors.json_values import check_values
 from penstock.server.doors.sqs import requests
 from penstock.server.doors.sqs.failures import SqsError
 from penstock.server.doors.sqs.move_operations import (
@@ -24,15 +26,15 @@ from penstock.server.doors.sqs.queue_operations import (
     purge_queue,
     set_queue_attributes,
 )
-from penstock.server.doors.sqs.receiving import (
+from penstock.server.doors.sqs.receiving import receive_message
+from penstock.server.doors.sqs.request_context import SqsCall
+from penstock.server.doors.sqs.sending import send_message, send_message_batch
+from penstock.server.doors.sqs.settling import (
     change_message_visibility,
     change_message_visibility_batch,
     delete_message,
     delete_message_batch,
-    receive_message,
 )
-from penstock.server.doors.sqs.request_context import SqsCall
-from penstock.server.doors.sqs.sending import send_message, send_message_batch
 from penstock.server.doors.sqs.tags import (
     add_permission,
     list_queue_tags,
@@ -55,11 +57,12 @@ class Operation:
         # Some SDKs send numbers as text.
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(request, strict=False)
 
-    def from_json(self, body: bytes) -> object:
+    async def from_json(self, body: bytes) -> object:
         """The request in a JSON body; raises the error of SQS if it cannot be read."""
         try:
+            await check_values(body)
             return self._decoder.decode(body or b"{}")
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except (BadInput, msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise SqsError("SerializationException", f"The request cannot be read: {error}.") from (
                 error
             )

@@ -7,10 +7,11 @@ both protocols have the same requests and replies.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from penstock.server.doors.sqs.characters import replace_invalid
 from penstock.server.doors.sqs.failures import Failure, SqsError
@@ -64,12 +65,23 @@ _NO_RESULT: Final = frozenset(
         *("PurgeQueue", "RemovePermission", "SetQueueAttributes", "TagQueue", "UntagQueue"),
     }
 )
+#: A form up to this size is read in one step, and so is a part of a larger one.
+_DIRECT_BYTES: Final = 16 * 1024
+#: Characters of a text that are escaped in one step.
+_DIRECT_CHARACTERS: Final = 32 * 1024
+#: Characters of a reply that are encoded in one step.
+_PART_CHARACTERS: Final = 128 * 1024
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"})
 
 
-def read_form(text: bytes) -> dict[str, str]:
-    """The fields of a form or a query string."""
+async def read_form(text: bytes) -> dict[str, str]:
+    """The fields of a form or a query string; a large one is read in steps.
+
+    A mebibyte of escaped characters takes half a second, so other calls run meanwhile.
+    """
     try:
+        if len(text) > _DIRECT_BYTES:
+            return await _read_large_form(text)
         pairs = parse_qsl(
             text.decode("ascii"),
             keep_blank_values=True,
@@ -79,6 +91,31 @@ def read_form(text: bytes) -> dict[str, str]:
     except ValueError as error:
         raise SqsError("MalformedQueryString", "The form cannot be read.") from error
     return dict(pairs)
+
+
+async def _read_large_form(text: bytes) -> dict[str, str]:
+    if not text.isascii() or text.count(b"&") >= _MAX_FIELDS:
+        raise ValueError("The form is not ASCII, or has too many fields.")
+    fields: dict[str, str] = {}
+    for field in text.split(b"&"):
+        if field:
+            name, _, value = field.partition(b"=")
+            fields[await _unquoted(name)] = await _unquoted(value)
+    return fields
+
+
+async def _unquoted(text: bytes) -> str:
+    parts: list[bytes] = []
+    begin = 0
+    while begin < len(text):
+        end = begin + _DIRECT_BYTES
+        # An escape such as %3C is in one part.
+        cut = text.rfind(b"%", end - 2, end)
+        end = end if cut < 0 else cut
+        parts.append(unquote_to_bytes(text[begin:end].replace(b"+", b" ")))
+        begin = end
+        await asyncio.sleep(0)
+    return b"".join(parts).decode()
 
 
 def to_request(fields: dict[str, str]) -> dict[str, Any]:
@@ -143,16 +180,29 @@ def _twice(path: str) -> SqsError:
     return SqsError("MalformedQueryString", f"The parameter {path[:200]} is given twice.")
 
 
-def reply_xml(action: str, result: dict[str, Any], request_id: str) -> bytes:
-    """The reply to an operation."""
-    parts = [f'<?xml version="1.0"?><{action}Response xmlns="{_NAMESPACE}">']
+async def reply_xml(action: str, result: dict[str, Any], request_id: str) -> list[bytes]:
+    """The reply to an operation, in one part or several; a large one is encoded in steps."""
+    encoded: list[bytes] = []
+    texts: list[str] = []
+    size = 0
+    for text in _reply(action, result, request_id):
+        texts.append(text)
+        size += len(text)
+        if size > _PART_CHARACTERS:
+            encoded.append("".join(texts).encode())
+            texts, size = [], 0
+            await asyncio.sleep(0)
+    return [*encoded, "".join(texts).encode()]
+
+
+def _reply(action: str, result: dict[str, Any], request_id: str) -> Iterator[str]:
+    yield f'<?xml version="1.0"?><{action}Response xmlns="{_NAMESPACE}">'
     if action not in _NO_RESULT:
-        parts.append(f"<{action}Result>")
-        parts += _structure(result, action)
-        parts.append(f"</{action}Result>")
-    parts.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>")
-    parts.append(f"</{action}Response>")
-    return "".join(parts).encode()
+        yield f"<{action}Result>"
+        yield from _structure(result, action)
+        yield f"</{action}Result>"
+    yield f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    yield f"</{action}Response>"
 
 
 def error_xml(failure: Failure, request_id: str) -> bytes:
@@ -186,6 +236,11 @@ def _element(name: str, value: Any, action: str) -> Iterator[str]:
     if isinstance(value, dict):
         yield f"<{name}>"
         yield from _structure(value, action)
+        yield f"</{name}>"
+    elif isinstance(value, str) and len(value) > _DIRECT_CHARACTERS:
+        yield f"<{name}>"
+        for begin in range(0, len(value), _DIRECT_CHARACTERS):
+            yield _text(value[begin : begin + _DIRECT_CHARACTERS])
         yield f"</{name}>"
     else:
         yield f"<{name}>{_text(value)}</{name}>"

@@ -1,4 +1,4 @@
-"""ReceiveMessage, DeleteMessage and ChangeMessageVisibility, alone and in batches.
+"""ReceiveMessage: claims, as SQS shows them.
 
 A receipt handle is the receipt of the claim. Every receive claims under one consumer name, so that
 the message groups of a FIFO queue are not divided among the clients of this door.
@@ -6,20 +6,19 @@ the message groups of a FIFO queue are not divided among the clients of this doo
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from penstock.model.delivery import Ack, Delivery, Event, Extend, Nack, Outcome, Receipt
+from penstock.model.delivery import Delivery, Event
 from penstock.model.limits import MAX_OFFSET
 from penstock.model.states import Transition
 from penstock.server.claiming import claim_within_bounds, or_wait
 from penstock.server.doors.message_uuid import message_uuid
 from penstock.server.doors.sqs import requests
-from penstock.server.doors.sqs.attributes import SqsQueue
+from penstock.server.doors.sqs.attributes import ATTRIBUTES, COUNTS, SqsQueue
 from penstock.server.doors.sqs.characters import has_invalid
 from penstock.server.doors.sqs.failures import SqsError
 from penstock.server.doors.sqs.message_attributes import (
@@ -32,25 +31,21 @@ from penstock.server.doors.sqs.message_attributes import (
 from penstock.server.doors.sqs.moving import ORIGIN_HEADER
 from penstock.server.doors.sqs.names import to_sqs
 from penstock.server.doors.sqs.request_context import SqsCall
-from penstock.server.doors.sqs.requests import AttributeValue, required
+from penstock.server.doors.sqs.requests import AttributeValue
 from penstock.server.doors.sqs.sending import (
     DEDUP_HEADER,
     ENVELOPE_TYPE,
     SENDER_HEADER,
     TRACE_HEADER,
     Envelope,
-    check_batch,
-    failed_entry,
     md5_of,
 )
+from penstock.server.doors.sqs.settling import checked_visibility
+from penstock.server.replies import PART_BYTES
 from penstock.wire.bodies import ClaimBody
 
 __all__ = [
     "CONSUMER",
-    "change_message_visibility",
-    "change_message_visibility_batch",
-    "delete_message",
-    "delete_message_batch",
     "receive_message",
 ]
 
@@ -60,10 +55,8 @@ Reply = dict[str, Any]
 CONSUMER: Final = "sqs"
 _MAX_MESSAGES: Final = 10
 _MAX_WAIT_S: Final = 20
-_MAX_VISIBILITY_S: Final = 43_200
 #: The shortest lease, for a visibility timeout of zero.
 _SHORTEST_MS: Final = 100
-_RECEIPT: Final = re.compile(r"[0-9a-f]{1,32}(?:-[0-9a-f]{1,32}){4}")
 _SYSTEM: Final = frozenset(
     {
         *("All", "AWSTraceHeader", "ApproximateFirstReceiveTimestamp", "ApproximateReceiveCount"),
@@ -71,6 +64,8 @@ _SYSTEM: Final = frozenset(
         *("SentTimestamp", "SequenceNumber"),
     }
 )
+#: What SDKs may ask a receive for too: their models list queue attributes here.
+_QUEUE_ONLY: Final = frozenset({*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"})
 #: A message whose payload is not text is returned in base64, with this attribute.
 _ENCODING: Final = "penstock.encoding"
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
@@ -79,12 +74,14 @@ _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
 async def receive_message(sqs: SqsCall, request: requests.ReceiveMessage) -> Reply:
     """Receive up to ten messages, waiting for the first if the caller or the queue says so."""
     queue = await sqs.queue(request.queue_url, "consume")
-    count = _within(request.max_number_of_messages, 1, 1, _MAX_MESSAGES, "MaxNumberOfMessages")
-    wait_s = _within(request.wait_time_seconds, queue.wait_s, 0, _MAX_WAIT_S, "WaitTimeSeconds")
+    count = 1 if request.max_number_of_messages is None else request.max_number_of_messages
+    _check_range(count, 1, _MAX_MESSAGES, "MaxNumberOfMessages", "between {} and {}")
+    wait_s = queue.wait_s if request.wait_time_seconds is None else request.wait_time_seconds
+    _check_range(wait_s, 0, _MAX_WAIT_S, "WaitTimeSeconds", ">= {} and <= {}")
     lease_ms = None
     if request.visibility_timeout is not None:
-        lease_ms = max(_SHORTEST_MS, _visibility(request.visibility_timeout) * 1000)
-    wanted = {*request.attribute_names, *request.message_system_attribute_names}
+        lease_ms = max(_SHORTEST_MS, checked_visibility(request.visibility_timeout) * 1000)
+    wanted = _system_names(request)
     body = ClaimBody(count, lease_ms, wait_s * 1000, CONSUMER)
     call = sqs.call
     call.parameters = (queue.info.name,)
@@ -92,29 +89,34 @@ async def receive_message(sqs: SqsCall, request: requests.ReceiveMessage) -> Rep
     if not deliveries:
         return {}
     names = request.message_attribute_names
-    return {"Messages": [await _shown(sqs, queue, one, wanted, names) for one in deliveries]}
+    shown = []
+    size = 0
+    for delivery in deliveries:
+        shown.append(await _shown(sqs, queue, delivery, wanted, names))
+        size += len(delivery.payload)
+        if size > PART_BYTES:
+            # Checking and hashing a mebibyte takes some milliseconds.
+            size = 0
+            await asyncio.sleep(0)
+    return {"Messages": shown}
 
 
-def _within(given: int | None, default: int, least: int, most: int, name: str) -> int:
-    if given is None:
-        return default
+def _check_range(given: int, least: int, most: int, name: str, bounds: str) -> None:
     if not least <= given <= most:
         raise SqsError(
             "InvalidParameterValue",
-            f"Value {given} for parameter {name} is invalid. Reason: Must be >= {least} and <="
-            f" {most}, if provided.",
+            f"Value {given} for parameter {name} is invalid. Reason: Must be"
+            f" {bounds.format(least, most)}, if provided.",
         )
-    return given
 
 
-def _visibility(given: int) -> int:
-    if not 0 <= given <= _MAX_VISIBILITY_S:
-        raise SqsError(
-            "InvalidParameterValue",
-            f"Value {given} for parameter VisibilityTimeout is invalid. Reason: Must be between 0"
-            f" and {_MAX_VISIBILITY_S}.",
-        )
-    return given
+def _system_names(request: requests.ReceiveMessage) -> set[str]:
+    """The system attributes to return; names of queue attributes are valid, and ignored."""
+    wanted = {*request.attribute_names, *request.message_system_attribute_names}
+    for name in wanted - _SYSTEM:
+        if name not in ATTRIBUTES and name not in _QUEUE_ONLY:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
+    return wanted
 
 
 # -- one message ---------------------------------------------------------------------------
@@ -212,132 +214,3 @@ async def _first_received(sqs: SqsCall, delivery: Delivery) -> int:
 
 def _is_claim(event: Event, queue: str) -> bool:
     return event.transition is Transition.CLAIM and event.queue == queue
-
-
-# -- deleting, and changing visibility -------------------------------------------------------
-
-
-async def delete_message(sqs: SqsCall, request: requests.DeleteMessage) -> Reply:
-    """Delete a message that was received."""
-    queue = await sqs.queue(request.queue_url, "consume")
-    entry = requests.ReceiptEntry("", request.receipt_handle)
-    (error,) = await _delete(sqs, queue, (entry,))
-    if error is not None:
-        raise error
-    return {}
-
-
-async def delete_message_batch(sqs: SqsCall, request: requests.DeleteMessageBatch) -> Reply:
-    """Delete up to ten messages, each on its own."""
-    queue = await sqs.queue(request.queue_url, "consume")
-    entries = check_batch(request.entries, "DeleteMessageBatchRequestEntry")
-    return _batch_reply(entries, await _delete(sqs, queue, entries))
-
-
-async def _delete(
-    sqs: SqsCall, queue: SqsQueue, entries: Sequence[requests.ReceiptEntry]
-) -> list[SqsError | None]:
-    wanted = [_checked_delete(entry) for entry in entries]
-    errors = await _settle(sqs, queue, wanted)
-    if not queue.is_fifo:
-        # A standard queue answers yes to an old receipt handle: the message may be delivered again.
-        return [None if isinstance(error, _Stale) else error for error in errors]
-    return [
-        SqsError(
-            "InvalidParameterValue",
-            f"Value {entry.receipt_handle} for parameter ReceiptHandle is invalid. Reason: The"
-            " receipt handle has expired.",
-        )
-        if isinstance(error, _Stale)
-        else error
-        for entry, error in zip(entries, errors, strict=True)
-    ]
-
-
-async def change_message_visibility(
-    sqs: SqsCall, request: requests.ChangeMessageVisibility
-) -> Reply:
-    """Change how long a message that was received stays invisible."""
-    queue = await sqs.queue(request.queue_url, "consume")
-    timeout = required(request.visibility_timeout, "VisibilityTimeout")
-    entry = requests.VisibilityEntry("", request.receipt_handle, timeout)
-    (error,) = await _settle(sqs, queue, [_checked_visibility(entry)])
-    if error is not None:
-        raise error
-    return {}
-
-
-async def change_message_visibility_batch(
-    sqs: SqsCall, request: requests.ChangeMessageVisibilityBatch
-) -> Reply:
-    """Change the visibility of up to ten messages, each on its own."""
-    queue = await sqs.queue(request.queue_url, "consume")
-    entries = check_batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry")
-    wanted = [_checked_visibility(entry) for entry in entries]
-    return _batch_reply(entries, await _settle(sqs, queue, wanted))
-
-
-_Settlement = Ack | Nack | Extend
-
-
-class _Stale(SqsError):
-    """The receipt handle is not that of the current claim."""
-
-    def __init__(self) -> None:
-        super().__init__("MessageNotInflight", "The message referred to is not in flight.")
-
-
-def _checked_delete(entry: requests.ReceiptEntry) -> _Settlement | SqsError:
-    try:
-        return Ack(_receipt(entry))
-    except SqsError as error:
-        return error
-
-
-def _checked_visibility(entry: requests.VisibilityEntry) -> _Settlement | SqsError:
-    try:
-        receipt = _receipt(entry)
-        timeout = _visibility(required(entry.visibility_timeout, "VisibilityTimeout"))
-    except SqsError as error:
-        return error
-    return Extend(receipt, timeout * 1000) if timeout else Nack(receipt, delay_ms=0)
-
-
-def _receipt(entry: requests.ReceiptEntry) -> Receipt:
-    handle = required(entry.receipt_handle, "ReceiptHandle")
-    if _RECEIPT.fullmatch(handle) is None:
-        raise SqsError(
-            "ReceiptHandleIsInvalid",
-            f'The input receipt handle "{handle[:200]}" is not a valid receipt handle.',
-        )
-    return Receipt(handle)
-
-
-async def _settle(
-    sqs: SqsCall, queue: SqsQueue, wanted: Sequence[_Settlement | SqsError]
-) -> list[SqsError | None]:
-    """The error of each settlement, or None if it took effect."""
-    settlements = [one for one in wanted if not isinstance(one, SqsError)]
-    outcomes: Sequence[Outcome] = ()
-    if settlements:
-        reply = await sqs.broker.settle(queue.info.name, settlements)
-        outcomes = reply.outcomes
-        sqs.call.service.metrics.settled(settlements, outcomes)
-    found = iter(outcomes)
-    return [
-        one if isinstance(one, SqsError) else (None if next(found).ok else _Stale())
-        for one in wanted
-    ]
-
-
-def _batch_reply(
-    entries: Sequence[requests.ReceiptEntry], errors: Sequence[SqsError | None]
-) -> Reply:
-    successful: list[Reply] = []
-    failed: list[Reply] = []
-    for entry, error in zip(entries, errors, strict=True):
-        if error is None:
-            successful.append({"Id": entry.id})
-        else:
-            failed.append(failed_entry(entry.id, error))
-    return {"Successful": successful, "Failed": failed}

@@ -37,6 +37,7 @@ __all__ = [
     "SENDER_HEADER",
     "TRACE_HEADER",
     "Envelope",
+    "batch_reply",
     "check_batch",
     "failed_entry",
     "md5_of",
@@ -120,7 +121,7 @@ async def send_message_batch(sqs: SqsCall, request: requests.SendMessageBatch) -
     for entry, published in await _publish(sqs, queue, good, messages, failed):
         successful.append({"Id": entry.id, **_sent(queue, entry, published)})
     sqs.call.service.metrics.published(len(successful))
-    return {"Successful": successful, "Failed": failed}
+    return batch_reply(successful, failed)
 
 
 async def _publish(
@@ -325,6 +326,12 @@ def check_batch(entries: list[E], name: str) -> list[E]:
             raise SqsError("BatchEntryIdsNotDistinct", f"Id {entry.id} repeated.")
         seen.add(entry.id)
     return entries
+
+
+def batch_reply(successful: list[Reply], failed: list[Reply]) -> Reply:
+    """The reply to a batch. SQS omits an empty list, and SDKs test for the member."""
+    reply = {"Successful": successful, "Failed": failed}
+    return {name: entries for name, entries in reply.items() if entries}
 
 
 def failed_entry(entry_id: str, error: PenstockError) -> Reply:

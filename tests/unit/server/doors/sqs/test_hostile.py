@@ -102,6 +102,7 @@ def _attribute(**value: object) -> dict[str, object]:
         ),
         ("ReceiveMessage", {"QueueUrl": _URL, "MaxNumberOfMessages": 11}, "InvalidParameterValue"),
         ("ReceiveMessage", {"QueueUrl": _URL, "WaitTimeSeconds": 21}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"QueueUrl": _URL, "AttributeNames": ["No"]}, "InvalidAttributeName"),
         ("ReceiveMessage", {"QueueUrl": _URL, "VisibilityTimeout": -1}, "InvalidParameterValue"),
         ("DeleteMessage", {"QueueUrl": _URL, "ReceiptHandle": "-"}, "ReceiptHandleIsInvalid"),
         ("CreateQueue", {"QueueName": "a/b"}, "InvalidParameterValue"),
@@ -166,6 +167,27 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(sqs: Sqs) -> N
         await sqs.form(b"x" * (4 * 2**20 + 1)),
     ):
         assert answer.status == 413
+    await untouched(sqs)
+
+
+async def test_a_long_query_string_is_refused_before_its_signature_is_read(guarded: Sqs) -> None:
+    for field in (b"%41=%41&", b"a&"):
+        query = (field * (32 * 1024 // len(field) + 1)).decode()
+        for method in ("GET", "POST"):
+            answer = await guarded.door.call(method, f"/?Action=ListQueues&{query}")
+            assert xml_error(answer) == "MalformedQueryString"
+
+
+async def test_many_small_values_are_refused(sqs: Sqs) -> None:
+    """Decoding a million of them holds the event loop for hundreds of milliseconds."""
+    await sqs.queue()
+    entries = {"QueueUrl": _URL, "Entries": [{"Id": "x"}] * 9_000}
+    assert json_error(await sqs.json("SendMessageBatch", entries)) == "SerializationException"
+    value = {"DataType": "String", "StringValue": "x"}
+    attributes = {**_SEND, "MessageAttributes": dict.fromkeys(map(str, range(9_000)), value)}
+    assert json_error(await sqs.json("SendMessage", attributes)) == "SerializationException"
+    names = {"QueueUrl": _URL, "AttributeNames": ["All"] * 60_000}
+    assert (await sqs.json("ReceiveMessage", names)).status == 413
     await untouched(sqs)
 
 

@@ -184,3 +184,28 @@ async def test_a_schema_refuses_single_entries_of_a_batch(sqs: Sqs) -> None:
     assert [(one["Id"], one["Code"]) for one in reply["Failed"]] == [
         ("1", "InvalidMessageContents")
     ]
+
+
+async def test_replies_to_batches_omit_empty_lists(sqs: Sqs) -> None:
+    """``hasFailed`` of the Java SDK and ``"Failed" in reply`` test for the member."""
+    url = await sqs.queue()
+    good, bad = {"Id": "1", "MessageBody": "x"}, {"Id": "2", "MessageBody": "\x00"}
+    for entries, members in (
+        ([good], ["Successful"]),
+        ([bad], ["Failed"]),
+        ([good, bad], ["Successful", "Failed"]),
+    ):
+        assert list(await sqs.ask("SendMessageBatch", QueueUrl=url, Entries=entries)) == members
+    (message,) = (await sqs.ask("ReceiveMessage", QueueUrl=url))["Messages"]
+    handles = [{"Id": "1", "ReceiptHandle": message["ReceiptHandle"]}]
+    assert list(await sqs.ask("DeleteMessageBatch", QueueUrl=url, Entries=handles)) == [
+        "Successful"
+    ]
+
+
+async def test_a_receive_may_name_attributes_of_queues(sqs: Sqs) -> None:
+    url = await sqs.queue()
+    await sqs.ask("SendMessage", QueueUrl=url, MessageBody="x")
+    names = ["VisibilityTimeout", "QueueArn", "ApproximateReceiveCount"]
+    (message,) = (await sqs.ask("ReceiveMessage", QueueUrl=url, AttributeNames=names))["Messages"]
+    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
