@@ -1,6 +1,6 @@
 // The live counts of all queues: one stream for the page, and what is derived from it.
 
-import { events, Problem } from "./api.js";
+import { events, Problem, refusal } from "./api.js";
 import { createStore } from "./store.js";
 import { caller, mayAny } from "./session.js";
 
@@ -10,10 +10,12 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 5_000;
 /** Drawing thousands of rows more often helps nobody. */
 const DRAW_MS = 250;
+/** Ages grow, and a queue that nobody claims from needs attention, without any event. */
+const AGE_MS = 1_000;
 
 const queues = new Map();
-/** Replaced whenever something changed: { queues, state, at, offset }. */
-export const live = createStore({ queues, state: "connecting", now: Date.now });
+/** Replaced to draw the screen again; `version` changes only when a queue did. */
+export const live = createStore({ queues, state: "connecting", version: 0 });
 
 let offset = 0;
 /** The server's time. */
@@ -26,7 +28,8 @@ let drawing = 0;
 function changed(state) {
   const draw = () => {
     drawing = 0;
-    live.set({ ...live.get(), state: state ?? live.get().state });
+    const before = live.get();
+    live.set({ ...before, state: state ?? before.state, version: before.version + 1 });
   };
   if (state) {
     clearTimeout(drawing);
@@ -66,7 +69,15 @@ async function follow(signal) {
         pause = FIRST_PAUSE_MS;
       }
     } catch (error) {
-      if (error.status === 401 || error.status === 403) return;
+      if (error.status === 401) {
+        // The key was revoked or the token expired while the stream was open.
+        refusal.set(error.message);
+        return;
+      }
+      if (error.status === 403) {
+        changed("none");
+        return;
+      }
     } finally {
       clearTimeout(watch);
       signal.removeEventListener("abort", abort);
@@ -77,6 +88,10 @@ async function follow(signal) {
     pause = Math.min(LONGEST_PAUSE_MS, pause * 2);
   }
 }
+
+setInterval(() => {
+  if (!document.hidden && live.get().state === "open") live.set({ ...live.get() });
+}, AGE_MS);
 
 caller.subscribe((found) => {
   stop?.abort();
