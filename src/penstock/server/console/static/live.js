@@ -8,7 +8,7 @@ import { caller, mayAny } from "./session.js";
 const SILENT_MS = 25_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 5_000;
-/** Drawing thousands of rows more often helps nobody. */
+/** Drawing thousands of rows more often helps nobody; the first of them are drawn immediately. */
 const DRAW_MS = 250;
 /** Ages grow, and a queue that nobody claims from needs attention, without any event. */
 const AGE_MS = 1_000;
@@ -24,17 +24,20 @@ export const now = () => Date.now() + offset;
 let columns = [];
 let stop = null;
 let drawing = 0;
+let drawn = 0;
 
 function changed(state) {
   const draw = () => {
     drawing = 0;
+    drawn = performance.now();
     const before = live.get();
     live.set({ ...before, state: state ?? before.state, version: before.version + 1 });
   };
-  if (state) {
+  const wait = drawn + DRAW_MS - performance.now();
+  if (state || wait <= 0) {
     clearTimeout(drawing);
     draw();
-  } else if (!drawing) drawing = setTimeout(draw, DRAW_MS);
+  } else if (!drawing) drawing = setTimeout(draw, wait);
 }
 
 function take([name, data]) {
@@ -127,8 +130,8 @@ const STUCK_MS = 60_000;
 export function attention(queue, at) {
   const age = queue.oldest_at === null ? 0 : at - queue.oldest_at;
   if (queue.failed_per_s > 0) return [4, `failing, ${queue.failed_per_s} per second`];
-  if (queue.paused && queue.available) return [3, "paused with messages waiting"];
-  if (queue.available && !queue.in_flight && !queue.claimed_per_s && age > STUCK_MS) return [3, "waiting, and no consumer claims"];
+  if (queue.paused && queue.available) return [3, "paused, messages wait"];
+  if (queue.available && !queue.in_flight && !queue.claimed_per_s && age > STUCK_MS) return [3, "no consumer claims"];
   if (age > STUCK_MS && queue.entered_per_s > queue.acked_per_s) return [2, "consumers fall behind"];
   if (queue.failed) return [1, "has dead letters"];
   if (queue.paused) return [1, "paused"];
