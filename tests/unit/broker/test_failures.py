@@ -9,7 +9,6 @@ from penstock.errors import BadFilter, BadInput, UnknownQueue
 from penstock.model.failures import NO_ERROR, error_pattern
 from penstock.testing.laws import law
 
-
 _TRACEBACK = """Traceback (most recent call last):
   File "worker.py", line 12, in handle
     raise ValueError(message)
