@@ -158,20 +158,22 @@ def _viewing(server: Server) -> Iterator[None]:
 
 def _in_a_browser(server: Server, queues: int) -> list[Figure]:
     # Imported here: the other parts of the benchmarks need no browser.
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+    from playwright.sync_api import ViewportSize, sync_playwright  # noqa: PLC0415
 
     chromium = shutil.which("chromium")
     if chromium is None:
         raise RuntimeError("chromium is missing: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_FLAGS))
+        # A context of its own has nothing in its cache.
+        viewport = ViewportSize(width=1440, height=900)
+        pages = [browser.new_context(viewport=viewport).new_page() for _ in range(_LOADS)]
         painted = []
-        for _ in range(_LOADS):
-            # A context of its own has nothing in its cache.
-            page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        for page in pages:
             page.goto(f"{server.url}/console/")
             page.wait_for_selector(f'.virtual[aria-rowcount="{queues + 1}"]', timeout=60_000)
             painted.append(page.evaluate(_PAINTED) / 1000)
+        page = pages[-1]
         browser.start_tracing(page=page, categories=_TASKS)
         page.evaluate(_SCROLL)
         longest = _longest_task_s(browser.stop_tracing())

@@ -2,7 +2,7 @@
 
 const DIGITS = /\d{16}|\d\.\d{15}/;
 
-/** A number as it was written. */
+/** Keeps the digits of a number literal, which Number would round. */
 class Exact {
   constructor(source) {
     this.source = source;

@@ -8,9 +8,9 @@ import { caller, mayAny } from "./session.js";
 const SILENT_MS = 25_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 5_000;
-/** Drawing thousands of rows more often helps nobody; the first of them are drawn immediately. */
+/** The least time between two drawings of thousands of rows. The first is immediate. */
 const DRAW_MS = 250;
-/** Ages grow, and a queue that nobody claims from needs attention, without any event. */
+/** Without any event, ages grow and a queue without consumers comes to need attention. */
 const AGE_MS = 1_000;
 
 const queues = new Map();
