@@ -42,7 +42,9 @@ def test_what_producers_wrote_is_shown_exactly_and_never_interpreted(console: Co
     expect(page.locator("tbody tr")).to_have_count(4)
     row = page.get_by_role("row", name=re.compile("9007199254740993"))
     expect(row).to_contain_text("12345678901234567890")
-    expect(page.locator("tbody")).to_contain_text("pay \u2039U+202E\u203a001\u2039U+202C\u203a\u2400\u241b[31m")
+    expect(page.locator("tbody")).to_contain_text(
+        "pay \u2039U+202E\u203a001\u2039U+202C\u203a\u2400\u241b[31m"
+    )
     expect(page.locator("tbody")).to_contain_text("to=\u2039U+202E\u203a")
     console.go(f"#/messages/{first}")
     payload = page.get_by_role("region", name="Payload")
