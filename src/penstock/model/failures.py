@@ -20,6 +20,8 @@ NO_ERROR: Final = "(no error was reported)"
 #: Characters of an error that decide about its group.
 _MAX_PATTERN: Final = 200
 
+_TRACEBACK: Final = "Traceback (most recent call last)"
+
 #: What differs between errors of the same cause, from the most to the least specific.
 _VARYING: Final = (
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
@@ -60,10 +62,21 @@ def error_pattern(error: str | None) -> str:
     """An error without what varies: the text that its fingerprint is made of."""
     if not error or not error.strip():
         return NO_ERROR
-    line = error.strip().splitlines()[0][: 2 * _MAX_PATTERN]
+    line = _telling_line(error.strip())[: 2 * _MAX_PATTERN]
     for varying, name in _VARYING:
         line = varying.sub(name, line)
     return line[:_MAX_PATTERN]
+
+
+def _telling_line(error: str) -> str:
+    """The first line; of a Python traceback, the one that names the exception."""
+    lines = error.splitlines()
+    if not lines[0].startswith(_TRACEBACK):
+        return lines[0]
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    # The last traceback is of the exception that was raised. Its frames are indented.
+    below = (line for line in lines[starts[-1] + 1 :] if line[:1].strip())
+    return next(below, lines[0])
 
 
 def fingerprint(pattern: str) -> str:

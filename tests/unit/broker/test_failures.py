@@ -9,6 +9,12 @@ from penstock.errors import BadFilter, BadInput, UnknownQueue
 from penstock.model.failures import NO_ERROR, error_pattern
 from penstock.testing.laws import law
 
+_TRACEBACK = """Traceback (most recent call last):
+  File "worker.py", line 12, in handle
+    raise ValueError(message)
+ValueError: no order 17
+  which has a second line"""
+
 
 @pytest.mark.parametrize(
     "error, pattern",
@@ -22,6 +28,12 @@ from penstock.testing.laws import law
         ("at 0x7f3a in deadbeef01", "at <n> in <id>"),
         ("first line\nsecond 5", "first line"),
         ("feedback accepted", "feedback accepted"),
+        (_TRACEBACK, "ValueError: no order <n>"),
+        (
+            f"{_TRACEBACK}\n\nDuring handling:\n\n{_TRACEBACK[:35]}\n  at x\nKeyError: 7",
+            "KeyError: <n>",
+        ),
+        (_TRACEBACK[:60], "Traceback (most recent call last):"),
         ("x" * 500, "x" * 200),
     ],
 )

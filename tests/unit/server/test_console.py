@@ -92,6 +92,22 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
         assert elsewhere.findall(path.read_text()) == [], path.name
 
 
+def test_everything_that_the_first_screen_imports_is_requested_at_once() -> None:
+    """Each level of imports that the browser has to discover costs a round trip."""
+    named_import = re.compile(r'^import .* from "\./([^"]+)"', re.MULTILINE)
+    needed, unread = set(), {"main.js"}
+    while unread:
+        name = unread.pop()
+        needed.add(name)
+        path = STATIC / name
+        text = path.read_text() if path.exists() else (STATIC / "vendor" / name).read_text()
+        unread |= set(named_import.findall(text)) - needed
+    page = (STATIC / "index.html").read_text()
+    preloaded = re.findall(r'modulepreload" href="\{files\}/([^"]+)"', page)
+    assert {"main.js", *preloaded} == needed
+    assert len(needed) < 20
+
+
 def test_what_is_vendored_names_its_version_and_licence() -> None:
     vendor = STATIC / "vendor"
     versions = (vendor / "VERSIONS.txt").read_text()

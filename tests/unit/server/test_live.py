@@ -44,16 +44,33 @@ class Watcher(Door):
 
     def queues(self) -> dict[str, dict]:
         known: dict[str, dict] = {}
-        for block in b"".join(self.chunks).decode().split("\n\n"):
-            name, _, data = block.partition("\ndata: ")
-            if name == "event: queues":
-                change = json.loads(data)
-                if change["reset"]:
-                    known.clear()
-                known |= {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in change["rows"]}
-                for removed in change["removed"]:
-                    known.pop(removed, None)
+        for change in self.changes():
+            if change["reset"]:
+                known.clear()
+            known |= {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in change["rows"]}
+            for removed in change["removed"]:
+                known.pop(removed, None)
         return known
+
+    def changes(self) -> list[dict]:
+        events = [block.partition("\ndata: ") for block in self.text().split("\n\n")]
+        return [json.loads(data) for name, _, data in events if name == "event: queues"]
+
+    def text(self) -> str:
+        return b"".join(self.chunks).decode()
+
+    async def until_complete(self) -> int:
+        """The number of queues when the stream first says that these are all."""
+        async with asyncio.timeout(20):
+            while not any(change["complete"] for change in self.changes()):
+                self.arrived.clear()
+                await self.arrived.wait()
+        known: set[str] = set()
+        for change in self.changes():
+            known |= {row[0] for row in change["rows"]}
+            if change["complete"]:
+                break
+        return len(known)
 
     async def end(self) -> None:
         self.leave.set()
@@ -90,6 +107,26 @@ async def test_the_stream_begins_with_all_queues_and_goes_on_with_what_changed(w
     found = await watcher.until(lambda queues: "new" not in queues)
     assert found["work"]["entered_per_s"] == 0.0
     await watcher.end()
+
+
+async def test_a_tenant_without_queues_is_complete_once_that_is_known(watcher):
+    await watcher.watch()
+    assert await watcher.until_complete() == 0
+    # Not before the queues are listed: the console would teach how to create the first one.
+    assert not watcher.changes()[0]["complete"]
+    await watcher.end()
+
+
+@pytest.mark.parametrize("number", [6, 7])
+async def test_the_rows_are_complete_with_the_last_of_them(watcher, monkeypatch, number):
+    monkeypatch.setattr("penstock.server.native.live._ROWS", 3)
+    monkeypatch.setattr("penstock.server.live.feed._CHUNK", 2)
+    for one in range(number):
+        await watcher.broker.create_queue(f"queue-{one}", "FALSE")
+    for _ in ("while they are read", "when all are known"):
+        await watcher.watch()
+        assert await watcher.until_complete() == number
+        await watcher.end()
 
 
 @law("T1")
@@ -234,7 +271,7 @@ def test_a_board_forgets_no_deletion_that_a_viewer_has_not_seen(monkeypatch) -> 
     for name in "abc":
         board.put(name, counts, 0, 0)
     board.next_version()
-    board.compare(["c"])
+    board.compare(["c"], 0)
     assert board.removed_since(1, None) in (["a", "b"], ["b", "a"])
-    board.compare([])
+    board.compare([], 0)
     assert board.complete_since > 1

@@ -152,7 +152,10 @@ class Board:
         known = self.queues.get(name)
         # A queue that appears after the others were listed is new: it began with nothing.
         is_new = known is None and self.listed_at is not None and name not in self.unread
-        self.unread.pop(name, None)
+        if name in self.unread:
+            del self.unread[name]
+            # Viewers learn that they have every queue, even if this one is gone.
+            self.has_news |= not self.unread
         if counts is None:
             if known is not None:
                 del self.queues[name]
@@ -179,9 +182,17 @@ class Board:
         self.has_news = True
         return deltas
 
-    def compare(self, names: Iterable[str]) -> None:
+    @property
+    def is_complete(self) -> bool:
+        """Whether every queue of the tenant has been read."""
+        return self.listed_at is not None and not self.unread
+
+    def compare(self, names: Iterable[str], now: int) -> None:
         """Compare with the tenant's queues: forget deleted ones, note those to read."""
         present = set(names)
+        # Viewers of a tenant without queues wait for this.
+        self.has_news |= self.listed_at is None
+        self.listed_at = now
         for name in self.queues.keys() - present:
             self.put(name, None, 0, 0)
         for name in present - self.queues.keys():

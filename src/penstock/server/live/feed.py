@@ -175,8 +175,7 @@ class LiveStats:
         now = self._passed_at
         if board.listed_at is None or not 0 <= now - board.listed_at < _LIST_MS:
             infos = await self._engine.list_queues(board.tenant)
-            board.listed_at = now
-            board.compare(info.name for info in infos)
+            board.compare((info.name for info in infos), now)
 
     async def _read(self, board: Board, changes: dict[str, int], since: int, until: float) -> None:
         moving = dict.fromkeys(board.moving - changes.keys(), since)

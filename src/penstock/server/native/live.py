@@ -48,7 +48,7 @@ class Change(Struct, frozen=True):
     reset: bool = False
     """Forget all queues first."""
     complete: bool = True
-    """False if more rows of the same moment follow."""
+    """False if more rows follow: of the same moment, or of queues that were not read yet."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,13 +135,14 @@ def _encoded(
 ) -> list[bytes]:
     rows = board.rows_since(known, may_see)
     removed = [] if reset else board.removed_since(known, may_see)
-    events: list[Change] = []
-    while (some := list(islice(rows, _ROWS))) or not events:
-        events.append(Change(now, some, removed, reset, len(some) < _ROWS))
-        removed, reset = [], False
-        if len(some) < _ROWS:
-            break
-    return [_event("queues", event) for event in events]
+    events: list[bytes] = []
+    some = list(islice(rows, _ROWS))
+    while some or not events:
+        following = list(islice(rows, _ROWS))
+        complete = board.is_complete and not following
+        events.append(_event("queues", Change(now, some, removed, reset, complete)))
+        some, removed, reset = following, [], False
+    return events
 
 
 def _event(name: str, value: object) -> bytes:

@@ -4,7 +4,7 @@ import { html } from "./htm-preact.js";
 import { get, server } from "./api.js";
 import { may, mayAny } from "./session.js";
 import { Button, Facts, Heading, Panel, Trouble, useLoaded } from "./parts.js";
-import { count, words } from "./format.js";
+import { bytes, count, duration, words } from "./format.js";
 
 export function About() {
   const found = useLoaded(load, []);
@@ -21,7 +21,7 @@ export function About() {
         ["Identity", html`<span class="code">${store.store}</span>`], ["Epoch", html`<span class="code">${store.epoch}</span>`],
         ...(log ? [["First offset", count(log.start)], ["End of the log", count(log.end)]] : []),
       ]} /><//>`}
-      <${Panel} title="Limits"><${Facts} entries=${Object.entries(limits ?? {}).map(([name, value]) => [words(name), typeof value === "number" ? count(value) : String(value)])} /><//>
+      <${Panel} title="Limits"><${Facts} entries=${Object.entries(limits ?? {}).map(limit)} /><//>
       <${Panel} title="Further">
         <ul class="plain">
           <li><a href=${`${server()}/openapi.json`}>OpenAPI document</a></li>
@@ -30,6 +30,13 @@ export function About() {
         <p class="note">The console uses htm and Preact, and uPlot, under the MIT and Apache 2.0 licences.</p>
       <//>
     </div>`}`;
+}
+
+/** A limit without the unit in its name, which is then in its value. */
+function limit([name, value]) {
+  const [, what, unit] = /^(.*)_(bytes|ms|s)$/.exec(name) ?? [null, name, ""];
+  const shown = { bytes: bytes, ms: duration, s: (seconds) => duration(seconds * 1000), "": count }[unit];
+  return [words(what), typeof value === "number" ? shown(value) : String(value)];
 }
 
 async function load(signal) {

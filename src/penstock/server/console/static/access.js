@@ -60,6 +60,7 @@ function NewKey({ onCreated }) {
   const [days, setDays] = useState("");
   const [made, setMade] = useState(null);
   const { run, busy, error } = useAction();
+  const wrongDays = days.trim() !== "" && !(Number(days) > 0);
   const submit = (event) => {
     event.preventDefault();
     run(async () => {
@@ -74,9 +75,10 @@ function NewKey({ onCreated }) {
       <${Field} label="Name" value=${name} onInput=${(event) => setName(event.target.value)} placeholder="shop" />
       <${Field} label="Grants" required value=${grants} onInput=${(event) => setGrants(event.target.value)} error=${error?.field === "grants" ? error.message : ""}
         hint="For example publish:orders-* consume:billing. The actions are publish, read, consume and admin." />
-      <${Field} label="Expires after, days" inputmode="decimal" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never" />
+      <${Field} label="Expires after, days" inputmode="decimal" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never"
+        error=${wrongDays ? "A number of days, such as 30; empty is never." : ""} />
       ${error && error.field !== "grants" && html`<${Trouble} error=${error} />`}
-      <div class="actions"><button type="submit" class="button primary" disabled=${busy || !grants.trim()}>Create the key</button></div>
+      <div class="actions"><button type="submit" class="button primary" disabled=${busy || !grants.trim() || wrongDays}>Create the key</button></div>
     </form>
     ${made && html`<div class="plan" role="status"><p><strong>Copy it now.</strong> It is not shown again.</p><${Snippet} title="Key" text=${made.key} /></div>`}
   <//>`;

@@ -1,5 +1,6 @@
 // Calls to the server. The credential is in memory and in session storage, never in a URL.
 
+import { parseExactly } from "./exact.js";
 import { createStore } from "./store.js";
 
 const KEY = "penstock.credential";
@@ -84,7 +85,7 @@ export async function request(method, target, { body, type = "application/json",
 export async function call(method, target, value, options = {}) {
   const body = value === undefined ? undefined : JSON.stringify(value);
   const reply = await request(method, target, { ...options, body });
-  return reply.status === 204 ? null : reply.json();
+  return reply.status === 204 ? null : parseExactly(await reply.text());
 }
 
 export const get = (target, options) => call("GET", target, undefined, options);
@@ -101,10 +102,7 @@ export async function* events(target, signal) {
     text += value;
     const ends = text.lastIndexOf("\n\n");
     if (ends < 0) continue;
-    for (const block of text.slice(0, ends).split("\n\n")) {
-      const event = parse(block);
-      yield event;
-    }
+    for (const block of text.slice(0, ends).split("\n\n")) yield parse(block);
     text = text.slice(ends + 2);
   }
 }

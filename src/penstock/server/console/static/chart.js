@@ -6,17 +6,39 @@ import { now } from "./live.js";
 import { useEvery } from "./parts.js";
 import { count, rate } from "./format.js";
 
-const HEIGHT = 150;
+const HEIGHT = innerHeight > 1400 ? 260 : innerWidth > 1180 ? 205 : 150;
 /** Points per chart; more cannot be told apart. */
 const POINTS = 240;
+/** Labels show hours and minutes: none may be closer. */
+const TICKS_S = [60, 120, 300, 600, 1_200, 3_600, 7_200, 10_800, 21_600];
 const REFRESH_MS = 5_000;
 /** The periods, in seconds, and which history of the server has them. */
 const SPANS = { minutes: ["10 minutes", 600, "hour"], hour: ["Hour", 3_600, "hour"], day: ["Day", 86_400, "day"] };
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+let loading = null;
+
+/** uPlot is loaded after the rest of the page is drawn. */
+function loadPlot() {
+  loading ??= new Promise((resolve, reject) => {
+    const style = document.createElement("link");
+    style.rel = "stylesheet";
+    style.href = new URL("./uplot.css", import.meta.url);
+    const script = document.createElement("script");
+    script.src = new URL("./uplot.js", import.meta.url);
+    script.onload = resolve;
+    script.onerror = () => {
+      loading = null;
+      reject(new Error("uPlot could not be loaded"));
+    };
+    document.head.append(style, script);
+  });
+  return loading;
+}
+
 /** `series`: { label, color (a custom property), fill, dash }; `data`: uPlot's columns. */
-export function Chart({ title, series, data, unit }) {
+export function Chart({ title, series, data, unit, isLoading }) {
   const box = useRef();
   const plot = useRef(null);
   const latest = useRef(data);
@@ -27,51 +49,58 @@ export function Chart({ title, series, data, unit }) {
     plot.current = new uPlot(options(width, series), latest.current, box.current);
   };
   useEffect(() => {
-    draw();
-    const resized = new ResizeObserver(() => {
-      const width = Math.max(200, box.current.clientWidth);
-      if (plot.current.width !== width) plot.current.setSize({ width, height: HEIGHT });
-    });
-    resized.observe(box.current);
-    const scheme = matchMedia("(prefers-color-scheme: dark)");
-    const theme = new MutationObserver(draw);
-    theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    scheme.addEventListener("change", draw);
-    return () => {
-      resized.disconnect();
-      theme.disconnect();
-      scheme.removeEventListener("change", draw);
-      plot.current.destroy();
+    const gone = new AbortController();
+    loadPlot().then(() => gone.signal.aborted || follow(), () => {});
+    const follow = () => {
+      draw();
+      const resized = new ResizeObserver(() => {
+        const width = Math.max(200, box.current.clientWidth);
+        if (plot.current.width !== width) plot.current.setSize({ width, height: HEIGHT });
+      });
+      resized.observe(box.current);
+      const theme = new MutationObserver(draw);
+      theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw, { signal: gone.signal });
+      gone.signal.addEventListener("abort", () => {
+        resized.disconnect();
+        theme.disconnect();
+        plot.current.destroy();
+      });
     };
+    return () => gone.abort();
   }, []);
   useEffect(() => plot.current?.setData(data), [data]);
   const last = data.slice(1).map((values) => values[values.length - 1] ?? 0);
-  const said = series.map((one, i) => `${one.label} ${unit === "rate" ? rate(last[i]) : count(last[i])}`).join(", ");
+  const shown = last.map((value) => (isLoading ? "–" : unit === "rate" ? `${rate(value)}/s` : count(value)));
+  const said = series.map((one, i) => `${one.label} ${shown[i]}`).join(", ");
   return html`<figure class="chart">
     <figcaption>
       <span class="title">${title}</span>
-      ${series.map((one, i) => html`<span class="key"><i style=${{ background: `var(${one.color})` }}></i>${one.label} <b>${unit === "rate" ? `${rate(last[i])}/s` : count(last[i])}</b></span>`)}
+      ${series.map((one, i) => html`<span class="key"><i style=${{ background: `var(${one.color})` }}></i>${one.label} <b>${shown[i]}</b></span>`)}
     </figcaption>
-    <div ref=${box} role="img" aria-label=${`${title}: now ${said}`}></div>
+    <div ref=${box} class="plot" style=${{ minHeight: `${HEIGHT}px` }} role="img" aria-label=${`${title}: now ${said}`}></div>
   </figure>`;
 }
 
 function options(width, series) {
   const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   return {
-    width, height: HEIGHT, legend: { show: false }, padding: [8, 4, 0, 0],
+    width, height: HEIGHT, legend: { show: false }, padding: [8, 16, 0, 0],
     cursor: { y: false, points: { size: 5 } },
     scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [
-      { ...axis, size: 24, space: 70, values: (_, times) => times.map(clock) },
+      { ...axis, size: 24, space: 70, incrs: TICKS_S, values: (_, times) => times.map(clock) },
       { ...axis, size: 44, space: 34, values: (_, values) => values.map((value) => (value >= 1e4 ? `${value / 1e3} k` : value)) },
     ],
     series: [{}, ...series.map((one) => ({
-      label: one.label, stroke: color(one.color), width: 1.5, dash: one.dash, points: { show: false },
+      label: one.label, stroke: color(one.color), width: 1.5, dash: one.dash, points: { show: isLonely, size: 5, fill: color(one.color) },
       fill: one.fill ? `${color(one.color)}22` : undefined,
     }))],
   };
 }
+
+/** A first sample makes no line yet. */
+const isLonely = (plot, series) => plot.data[series].filter((value) => value !== null).length === 1;
 
 function clock(seconds) {
   const at = new Date(seconds * 1000);
@@ -130,9 +159,9 @@ export function Past({ queue }) {
         onClick=${() => setSpan(key)}>${text}</button>`)}
     </div>
     <div class="charts">
-      <${Chart} title="Throughput" unit="rate" data=${[times, flow("entered"), flow("acked"), flow("failed")]} series=${[
+      <${Chart} title="Throughput" unit="rate" isLoading=${!found} data=${[times, flow("entered"), flow("acked"), flow("failed")]} series=${[
         { label: "in", color: "--muted-ink" }, { label: "acked", color: "--accent", fill: true }, { label: "failed", color: "--bad" }]} />
-      <${Chart} title="Waiting" data=${[times, level("available"), level("in_flight"), level("delayed")]} series=${[
+      <${Chart} title="Waiting" isLoading=${!found} data=${[times, level("available"), level("in_flight"), level("delayed")]} series=${[
         { label: "available", color: "--accent", fill: true }, { label: "in flight", color: "--muted-ink" }, { label: "delayed", color: "--faint", dash: [4, 3] }]} />
     </div>
   </section>`;

@@ -3,7 +3,7 @@
 import { html } from "./htm-preact.js";
 import { get, path } from "./api.js";
 import { Facts, Panel, Table, Trouble, useEvery, useLoaded } from "./parts.js";
-import { count, plural } from "./format.js";
+import { count, plural, visible } from "./format.js";
 
 const REFRESH_MS = 2_000;
 const MOST_PARTITIONS = 1_000;
@@ -19,7 +19,7 @@ export function Consumers({ queue }) {
       <${Panel} title="Consumers">
         ${holding.length
           ? html`<${Table} caption="Deliveries in flight by consumer" rows=${holding} rowKey=${([name]) => name}
-              columns=${[["Consumer", ([name]) => name], ["In flight", ([, number]) => count(number), "number"]]} />`
+              columns=${[["Consumer", ([name]) => visible(name)], ["In flight", ([, number]) => count(number), "number"]]} />`
           : html`<p class="empty">No consumer holds a delivery of this queue.</p>`}
       <//>
       <${Panel} title="Since the queue was created">
@@ -29,12 +29,12 @@ export function Consumers({ queue }) {
     </div>
     ${stats.partitions.length > 0 && html`<${Panel} title=${plural(stats.partitions.length, "partition")}>
       <${Table} caption="Partitions" rows=${stats.partitions.slice(0, MOST_PARTITIONS)} rowKey=${(one) => one.partition} columns=${[
-        ["Partition", (one) => one.partition || "(none)"],
-        ["Owner", (one) => one.owner ?? html`<span class="note">free</span>`],
+        ["Partition", (one) => visible(one.partition) || "(none)"],
+        ["Owner", (one) => one.owner !== null && one.owner !== undefined ? visible(one.owner) : html`<span class="note">free</span>`],
         ["Epoch", (one) => count(one.epoch), "number"],
         ["Unsettled", (one) => count(one.unsettled), "number"],
         ["In flight", (one) => count(one.in_flight), "number"],
-        ["Settled through", (one) => one.watermark, "number wide"],
+        ["Settled through", (one) => (one.watermark < 0 ? "–" : one.watermark), "number wide"],
       ]} />
     <//>`}`;
 }

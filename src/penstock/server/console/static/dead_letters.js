@@ -18,11 +18,11 @@ const COLUMNS = [
 export function DeadLetters() {
   const shown = useStore(live);
   const [order, setOrder] = useState({ key: "failed", down: true });
-  const rows = useMemo(() => sorted([...shown.queues.values()].filter((row) => row.failed), COLUMNS, order), [shown, order]);
+  const rows = useMemo(() => sorted([...shown.queues.values()].filter((row) => row.failed), COLUMNS, order), [shown.version, order]);
   const sum = rows.reduce((all, row) => all + row.failed, 0);
   return html`
     <${Heading} title="Dead letters" note=${rows.length ? `${plural(sum, "dead letter")} in ${plural(rows.length, "queue")}. Open a queue to see them by error.` : undefined} />
     ${rows.length
-      ? html`<${VirtualTable} label="Queues with dead letters" columns=${COLUMNS} rows=${rows} order=${order} onOrder=${setOrder} rowKey=${(row) => row.queue} />`
+      ? html`<${VirtualTable} label="Queues with dead letters" columns=${COLUMNS} rows=${rows} turn=${shown} order=${order} onOrder=${setOrder} rowKey=${(row) => row.queue} />`
       : html`<p class="empty">No queue has dead letters. Deliveries that run out of attempts, or that a worker rejects, are kept here with their error until you replay or purge them.</p>`}`;
 }

@@ -5,9 +5,9 @@ import { get, path, post, query } from "./api.js";
 import { now } from "./live.js";
 import { link } from "./router.js";
 import { may } from "./session.js";
-import { ask, Button, Panel, say, Table, Trouble, useAction, useLoaded } from "./parts.js";
+import { ask, Button, Headers, say, Table, Trouble, useAction, useLoaded } from "./parts.js";
 import { FilterInput } from "./filter.js";
-import { ago, count, plural, time } from "./format.js";
+import { ago, count, plural, time, visible } from "./format.js";
 
 /** Messages per call of a replay: progress is seen, and stopping it is quick. */
 const CHUNK = 500;
@@ -35,12 +35,18 @@ export function Failures({ queue, row }) {
   </section>`;
 }
 
-const summary = ({ groups, scanned, more }) =>
-  `${plural(scanned, "dead letter")} with ${plural(groups.length, "kind")} of error${more ? "; the queue has more, which were not read" : ""}.`;
+function summary({ groups, scanned, more }) {
+  const grouped = groups.reduce((sum, group) => sum + group.count, 0);
+  const rest = scanned - grouped;
+  return `${plural(scanned, "dead letter")} with ${rest ? `more than ${count(groups.length)} kinds` : plural(groups.length, "kind")} of error.${
+    rest ? ` The most frequent ones are shown; ${plural(rest, "dead letter")} with rarer errors ${rest === 1 ? "is" : "are"} not: search, or replay these first.` : ""}${
+    more ? " The queue has more, which were not read." : ""}`;
+}
 
 function Group({ queue, group, most, where, row, onChange }) {
   const [plan, setPlan] = useState(null);
   const [work, setWork] = useState(null);
+  const [open, setOpen] = useState(false);
   const { run, busy, error } = useAction();
   const admin = may("admin", queue);
 
@@ -56,20 +62,24 @@ function Group({ queue, group, most, where, row, onChange }) {
     const stop = { now: false };
     const id = `console-${Date.now().toString(36)}`;
     const acked = row?.done ?? 0;
+    const all = plan.ids.length;
     let done = 0;
-    for (let at = 0; at < plan.ids.length && !stop.now; at += CHUNK) {
-      setWork({ done, all: plan.ids.length, stop, acked });
-      const reply = await post(path`/v1/queues/${queue}/replays`, { ids: plan.ids.slice(at, at + CHUNK), replay_id: id });
-      done += reply.count;
-    }
-    setWork({ done, all: plan.ids.length, stop: null, acked });
     setPlan(null);
+    try {
+      for (let at = 0; at < all && !stop.now; at += CHUNK) {
+        setWork({ done, all, stop, acked });
+        const reply = await post(path`/v1/queues/${queue}/replays`, { ids: plan.ids.slice(at, at + CHUNK), replay_id: id });
+        done += reply.count;
+      }
+    } finally {
+      setWork({ done, all, stop: null, acked });
+    }
     say(`${plural(done, "dead letter")} of ${queue} can be claimed again.`);
   });
   const purge = async () => {
     const yes = await ask({
       title: `Remove ${plural(group.count, "dead letter")}?`, yes: "Remove",
-      details: html`<p>These failed with:</p><pre>${group.error}</pre><p>They are removed from ${queue} for good. The messages stay in the log and in other queues.</p>`,
+      details: html`<p>These failed with:</p><pre>${visible(group.error)}</pre><p>They are removed from ${queue} for good. The messages stay in the log and in other queues.</p>`,
     });
     if (!yes) return;
     await run(async () => {
@@ -79,10 +89,10 @@ function Group({ queue, group, most, where, row, onChange }) {
     });
   };
 
-  return html`<article class="group panel" aria-label=${group.error}>
+  return html`<article class="group panel" aria-label=${visible(group.error)}>
     <header>
       <div class="share"><b>${count(group.count)}</b><meter min="0" max=${most} value=${group.count} aria-label="Share of the largest group"></meter></div>
-      <div class="what"><h2 class="code">${group.error}</h2>
+      <div class="what"><h2 class="code">${visible(group.error)}</h2>
         <p class="note" title=${`${time(group.first_at)} to ${time(group.last_at)}`}>first ${ago(group.first_at, now())}, last ${ago(group.last_at, now())}</p></div>
       ${admin && html`<div class="actions">
         <${Button} onClick=${dryRun} disabled=${busy}>Replay…<//>
@@ -95,7 +105,7 @@ function Group({ queue, group, most, where, row, onChange }) {
       <div class="actions"><${Button} kind="primary" onClick=${replay} disabled=${busy || !plan.count}>${`Replay ${count(plan.count)}`}<//><${Button} onClick=${() => setPlan(null)}>Cancel<//></div>
     </div>`}
     ${work && html`<${Progress} work=${work} row=${row} onDone=${() => { setWork(null); onChange(); }} />`}
-    ${!plan && !work && html`<details><summary>Sample</summary><${Sample} items=${group.sample} /></details>`}
+    ${!plan && !work && html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>Sample</summary>${open && html`<${Sample} items=${group.sample} />`}</details>`}
   </article>`;
 }
 
@@ -114,6 +124,6 @@ const Sample = ({ items, brief }) => html`<${Table} caption="Sample" rows=${item
   ["Message", (item) => (may("read") ? html`<a href=${link("messages", String(item.message.id))}>${item.message.id}</a>` : item.message.id), "number"],
   ["Topic", (item) => item.message.topic],
   ...(brief ? [] : [["Attempts", (item) => count(item.attempts), "number"]]),
-  ["Headers", (item) => html`<span class="code">${Object.entries(item.message.headers ?? {}).map(([name, value]) => `${name}=${value}`).join("  ")}</span>`, "wide"],
-  ...(brief ? [] : [["Error", (item) => item.error ?? "–"]]),
+  ["Headers", (item) => html`<${Headers} of=${item.message} />`, "wide"],
+  ...(brief ? [] : [["Error", (item) => html`<pre class="error">${visible(item.error ?? "–")}</pre>`]]),
 ]} />`;

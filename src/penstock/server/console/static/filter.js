@@ -23,7 +23,7 @@ export function FilterInput({ id, label, value, onChange, onChecked, headers = [
         } else {
           const diagnosis = await post("/v1/filters/validate", { text: value }, { signal: stop.signal });
           setWrong(diagnosis.valid ? null : diagnosis);
-          onChecked?.(diagnosis);
+          onChecked?.({ ...diagnosis, text: value });
         }
         if (!typed.current) return;
         const cursor = [...value.slice(0, input.current.selectionStart)].length;

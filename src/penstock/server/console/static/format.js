@@ -52,5 +52,27 @@ export function bytes(size) {
 export const plural = (number, noun, many = `${noun}s`) =>
   `${count(number)} ${number === 1 ? noun : many}`;
 
+/** A typed number; other text stays text, which the server refuses with the reason. */
+export const numeric = (text) => (Number.isFinite(Number(text)) ? Number(text) : text.trim());
+
 /** A state as words: in_flight is "in flight". */
 export const words = (text) => text.replaceAll("_", " ");
+
+/** C0 and C1 controls but newline and tab, and what changes the direction or the place of other text. */
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** Text that strangers wrote: characters that show nothing, or reorder what is beside them, are named. */
+export function visible(text) {
+  return text.replaceAll("\r\n", "\n").replace(UNSEEN, (character) => {
+    const code = character.charCodeAt(0);
+    return code < 32 ? String.fromCharCode(0x2400 + code) : `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
+  });
+}
+
+/** Headers in one line. */
+export const headerText = (headers) =>
+  Object.entries(headers ?? {}).map(([name, value]) => `${visible(name)}=${isolated(visible(String(value)))}`).join("  ");
+
+/** Text from right to left would pull its neighbours along. */
+const isolated = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text);

@@ -1,6 +1,6 @@
 // The live counts of all queues: one stream for the page, and what is derived from it.
 
-import { events, Problem } from "./api.js";
+import { events, Problem, refusal } from "./api.js";
 import { createStore } from "./store.js";
 import { caller, mayAny } from "./session.js";
 
@@ -8,12 +8,14 @@ import { caller, mayAny } from "./session.js";
 const SILENT_MS = 25_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 5_000;
-/** Drawing thousands of rows more often helps nobody. */
+/** The least time between two drawings of thousands of rows. The first is immediate. */
 const DRAW_MS = 250;
+/** Without any event, ages grow and a queue without consumers comes to need attention. */
+const AGE_MS = 1_000;
 
 const queues = new Map();
-/** Replaced whenever something changed: { queues, state, at, offset }. */
-export const live = createStore({ queues, state: "connecting", now: Date.now });
+/** Replaced to draw the screen again; `version` changes only when a queue did. */
+export const live = createStore({ queues, state: "connecting", version: 0 });
 
 let offset = 0;
 /** The server's time. */
@@ -22,16 +24,20 @@ export const now = () => Date.now() + offset;
 let columns = [];
 let stop = null;
 let drawing = 0;
+let drawn = 0;
 
 function changed(state) {
   const draw = () => {
     drawing = 0;
-    live.set({ ...live.get(), state: state ?? live.get().state });
+    drawn = performance.now();
+    const before = live.get();
+    live.set({ ...before, state: state ?? before.state, version: before.version + 1 });
   };
-  if (state) {
+  const wait = drawn + DRAW_MS - performance.now();
+  if (state || wait <= 0) {
     clearTimeout(drawing);
     draw();
-  } else if (!drawing) drawing = setTimeout(draw, DRAW_MS);
+  } else if (!drawing) drawing = setTimeout(draw, wait);
 }
 
 function take([name, data]) {
@@ -66,7 +72,15 @@ async function follow(signal) {
         pause = FIRST_PAUSE_MS;
       }
     } catch (error) {
-      if (error.status === 401 || error.status === 403) return;
+      if (error.status === 401) {
+        // The key was revoked or the token expired while the stream was open.
+        refusal.set(error.message);
+        return;
+      }
+      if (error.status === 403) {
+        changed("none");
+        return;
+      }
     } finally {
       clearTimeout(watch);
       signal.removeEventListener("abort", abort);
@@ -77,6 +91,10 @@ async function follow(signal) {
     pause = Math.min(LONGEST_PAUSE_MS, pause * 2);
   }
 }
+
+setInterval(() => {
+  if (!document.hidden && live.get().state === "open") live.set({ ...live.get() });
+}, AGE_MS);
 
 caller.subscribe((found) => {
   stop?.abort();
@@ -112,8 +130,8 @@ const STUCK_MS = 60_000;
 export function attention(queue, at) {
   const age = queue.oldest_at === null ? 0 : at - queue.oldest_at;
   if (queue.failed_per_s > 0) return [4, `failing, ${queue.failed_per_s} per second`];
-  if (queue.paused && queue.available) return [3, "paused with messages waiting"];
-  if (queue.available && !queue.in_flight && !queue.claimed_per_s && age > STUCK_MS) return [3, "waiting, and no consumer claims"];
+  if (queue.paused && queue.available) return [3, "paused, messages wait"];
+  if (queue.available && !queue.in_flight && !queue.claimed_per_s && age > STUCK_MS) return [3, "no consumer claims"];
   if (age > STUCK_MS && queue.entered_per_s > queue.acked_per_s) return [2, "consumers fall behind"];
   if (queue.failed) return [1, "has dead letters"];
   if (queue.paused) return [1, "paused"];

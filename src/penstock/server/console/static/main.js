@@ -9,14 +9,17 @@ import { useStore } from "./store.js";
 import { Button, Notice, Question, Trouble } from "./parts.js";
 import { SignIn } from "./sign_in.js";
 import { Overview } from "./overview.js";
-import { Queue } from "./queue.js";
-import { DeadLetters } from "./dead_letters.js";
-import { Find, Message } from "./message.js";
-import { NewQueue } from "./new_queue.js";
-import { Publish } from "./publish.js";
-import { Pipeline } from "./pipeline.js";
-import { Access } from "./access.js";
-import { About } from "./about.js";
+
+// The overview is drawn before the other screens are loaded.
+const Queue = later(() => import("./queue.js"), "Queue");
+const DeadLetters = later(() => import("./dead_letters.js"), "DeadLetters");
+const Message = later(() => import("./message.js"), "Message");
+const Find = later(() => import("./message.js"), "Find");
+const NewQueue = later(() => import("./new_queue.js"), "NewQueue");
+const Publish = later(() => import("./publish.js"), "Publish");
+const Pipeline = later(() => import("./pipeline.js"), "Pipeline");
+const Access = later(() => import("./access.js"), "Access");
+const About = later(() => import("./about.js"), "About");
 
 /** Each screen: its first part of the address, its name, and who may see it. */
 const PLACES = [
@@ -29,6 +32,29 @@ const PLACES = [
   ["access", "Access", () => true],
   ["about", "About", () => true],
 ];
+
+/** A component of a module that is loaded when it is first drawn. */
+function later(load, name) {
+  let found = null;
+  return function Later(props) {
+    const [error, setError] = useState(null);
+    const [ready, setReady] = useState(found !== null);
+    useEffect(() => {
+      if (ready) return;
+      load().then((module) => {
+        found = module[name];
+        setReady(true);
+      }, setError);
+    }, []);
+    if (ready) return html`<${found} ...${props} />`;
+    return error && html`<${Trouble} error=${new Error("This part of the console could not be loaded. If the server was updated, load the page again.")} />`;
+  };
+}
+
+/** The other screens, so that they open without waiting, and while the server restarts. */
+const IDLE_MS = 1_500;
+const prefetch = () => ["queue", "dead_letters", "message", "new_queue", "publish", "pipeline", "access", "about"]
+  .forEach((name) => import(`./${name}.js`).catch(() => {}));
 
 function Screen({ parts }) {
   const [first, name, tab] = parts;
@@ -51,7 +77,6 @@ const STATES = { open: "Live", connecting: "Connecting", reconnecting: "Reconnec
 function Frame() {
   const where = useStore(route);
   const own = useStore(caller);
-  const { state } = useStore(live);
   const [open, setOpen] = useState(false);
   useEffect(() => {
     setOpen(false);
@@ -71,7 +96,7 @@ function Frame() {
               <a href=${key ? link(key) : "#/"} aria-current=${key === first ? "page" : undefined}>${name}</a></li>`)}
           </ul>
           <div class="status">
-            <span class=${`stream ${state}`} role="status">${STATES[state]}</span>
+            <${Stream} />
             <span class="note">${own.tenant}${own.auth ? ` · ${own.name || "unnamed"}` : ""}</span>
             <${Theme} />
             ${own.auth && html`<${Button} kind="quiet" onClick=${signOut}>Sign out<//>`}
@@ -81,6 +106,12 @@ function Frame() {
       <main id="main" tabindex="-1"><${Screen} parts=${where.parts} /></main>
     </div>
     <${Question} /><${Notice} />`;
+}
+
+/** On its own: the frame is not drawn again with every change of a count. */
+function Stream() {
+  const { state } = useStore(live);
+  return html`<span class=${`stream ${state}`} role="status">${STATES[state]}</span>`;
 }
 
 function Theme() {
@@ -107,6 +138,8 @@ function Console() {
   const begin = () => identify().then(() => setError(null), (problem) => problem.status === 401 || setError(problem));
   useEffect(() => {
     begin();
+    const timer = setTimeout(prefetch, IDLE_MS);
+    return () => clearTimeout(timer);
   }, []);
   useEffect(() => {
     if (!error) return undefined;

@@ -4,11 +4,13 @@ import { html, useEffect, useState } from "./htm-preact.js";
 import { call, get, path, query, request } from "./api.js";
 import { live, now } from "./live.js";
 import { go, link } from "./router.js";
-import { useStore } from "./store.js";
 import { may } from "./session.js";
-import { ask, Button, Facts, Field, Heading, Panel, say, Select, State, Table, Trouble, useAction, useLoaded } from "./parts.js";
+import { ask, Button, Facts, Field, Heading, Headers, Panel, say, Select, State, Table, Trouble, useAction, useId, useLoaded } from "./parts.js";
 import { Payload } from "./payload.js";
-import { ago, bytes, count, duration, plural, time, words } from "./format.js";
+import { ago, bytes, count, duration, plural, time, visible, words } from "./format.js";
+
+/** Names offered for a queue; typing narrows them. */
+const MOST_NAMES = 50;
 
 export function Find() {
   const [by, setBy] = useState("number");
@@ -66,7 +68,7 @@ const List = ({ messages }) => html`<${Table} caption="Messages" rows=${messages
   ["Topic", (message) => message.topic],
   ["Published", (message) => html`<span class="nowrap" title=${time(message.published_at)}>${ago(message.published_at, now())}</span>`],
   ["Size", (message) => bytes(message.size), "number wide"],
-  ["Headers", (message) => html`<span class="code">${Object.entries(message.headers ?? {}).map(([name, value]) => `${name}=${value}`).join("  ")}</span>`],
+  ["Headers", (message) => html`<${Headers} of=${message} />`],
 ]} />`;
 
 export function Message({ id }) {
@@ -108,7 +110,7 @@ export function Message({ id }) {
         <${Panel} title="Timeline"><${Timeline} events=${events} /><//>
       </div>
       <div>
-        <${Panel} title="Payload"><${Payload} data=${payload} contentType=${message.content_type} /><//>
+        <${Panel} title="Payload"><${Payload} data=${payload} contentType=${message.content_type} name=${`message-${id}`} /><//>
         <${Panel} title="Metadata"><${Facts} entries=${metadata(message)} /><//>
       </div>
     </div>`;
@@ -124,9 +126,9 @@ async function load(id, signal) {
 }
 
 function remark(item) {
-  if (item.state === "in_flight") return `${item.consumer} until ${time(item.lease_deadline)}`;
+  if (item.state === "in_flight") return `${visible(item.consumer)} until ${time(item.lease_deadline)}`;
   if (item.state === "delayed") return `due ${time(item.at)}`;
-  return item.error ?? (item.at ? time(item.at) : "");
+  return item.error ? visible(item.error) : item.at ? time(item.at) : "";
 }
 
 const metadata = (message) => [
@@ -136,24 +138,42 @@ const metadata = (message) => [
   message.deliver_at !== message.published_at && ["Deliver at", time(message.deliver_at)],
   message.expires_at && ["Expires", time(message.expires_at)],
   ["Priority", message.priority],
-  message.key && ["Key", message.key],
-  message.partition_key && ["Partition", message.partition_key],
-  ["Content type", message.content_type ?? "–"],
+  message.key && ["Key", visible(message.key)],
+  message.partition_key && ["Partition", visible(message.partition_key)],
+  ["Content type", visible(message.content_type ?? "–")],
   ["Size", bytes(message.size)],
-  ...Object.entries(message.headers ?? {}).map(([name, value]) => [name, html`<span class="code">${String(value)}</span>`]),
+  ...Object.entries(message.headers ?? {}).map(([name, value]) => [visible(name), html`<span class="code">${visible(String(value))}</span>`]),
 ].filter(Boolean);
+
+/** Queues to choose from: those that have the message first. */
+function names(own, text) {
+  const wanted = own.includes(text) ? "" : text.toLowerCase();
+  const found = new Set(own);
+  for (const name of live.get().queues.keys()) {
+    if (found.size >= MOST_NAMES) break;
+    if (name.toLowerCase().includes(wanted)) found.add(name);
+  }
+  return [...found];
+}
 
 /** Why does this queue not hand it out? */
 function Explain({ id, deliveries }) {
-  const { queues } = useStore(live);
-  const names = [...new Set([...deliveries.map((item) => item.queue), ...queues.keys()])].slice(0, 2_000);
-  const [queue, setQueue] = useState(deliveries[0]?.queue ?? "");
-  const chosen = queue || names[0] || "";
+  const own = deliveries.map((item) => item.queue);
+  const [chosen, setChosen] = useState(() => names(own, "")[0] ?? "");
+  const [text, setText] = useState(chosen);
+  const [known, setKnown] = useState([]);
+  const list = useId();
+  const choose = (value) => {
+    setText(value);
+    setKnown(names(own, value));
+    if (own.includes(value) || live.get().queues.has(value.replace(/\.dlq$/, ""))) setChosen(value);
+  };
   const found = useLoaded((signal) => (chosen ? get(path`/v1/messages/${id}/explain` + query({ queue: chosen }), { signal }) : Promise.resolve(null)), [id, chosen]);
-  if (!names.length) return null;
   const why = found.value;
   return html`<${Panel} title="Why is it delivered, or not?">
-    <${Select} label="In queue" value=${chosen} onChange=${setQueue} options=${names.map((name) => [name, name])} />
+    <${Field} label="In queue" hint=${text === chosen || !text ? "Any queue: also one that did not take it." : "There is no such queue."} list=${list} value=${text} autocomplete="off" spellcheck="false"
+      onInput=${(event) => choose(event.target.value)} onFocus=${(event) => { event.target.select(); choose(event.target.value); }} />
+    <datalist id=${list}>${known.map((name) => html`<option value=${name} />`)}</datalist>
     <${Trouble} error=${found.error} />
     ${why && html`<div class="why" role="status"><p><strong>${why.deliverable ? "A claim could hand it out now." : why.state === null ? "It is not in this queue." : `It is ${words(why.state)}.`}</strong></p>
       <ul>${why.reasons.map((reason) => html`<li>${reason}</li>`)}</ul></div>`}
@@ -172,8 +192,8 @@ function Timeline({ events }) {
         <time datetime=${new Date(event.at).toISOString()} title=${time(event.at)}>${i && since < 86_400_000 ? `+${duration(since)}` : time(event.at)}</time>
         <span class="lanes" style=${{ width: `${Math.min(lanes.length, 8) * 14}px` }} aria-hidden="true"><i style=${{ left: `${Math.min(lane, 7) * 14}px` }}></i></span>
         <span><b>${words(event.transition)}</b> in ${event.queue}${event.state ? html` <${State} state=${event.state} />` : ""}
-          ${event.consumer && html` <span class="note">by ${event.consumer}</span>`}
-          ${event.error && html`<span class="error">${event.error}</span>`}</span>
+          ${event.consumer && html` <span class="note">by ${visible(event.consumer)}</span>`}
+          ${event.error && html`<span class="error">${visible(event.error)}</span>`}</span>
       </li>`;
     })}
   </ol>`;

@@ -8,7 +8,7 @@ import { may } from "./session.js";
 import { Button, Facts, Trouble } from "./parts.js";
 import { FilterInput } from "./filter.js";
 import { Payload, payloadBytes, preview } from "./payload.js";
-import { ago, bytes, count, time, words } from "./format.js";
+import { ago, bytes, count, headerText, time, visible, words } from "./format.js";
 
 const STATES = ["available", "in_flight", "delayed", "failed", "done", "expired"];
 const PAGE = 50;
@@ -54,7 +54,7 @@ export function Messages({ queue, row }) {
         <caption class="hidden">Deliveries of ${queue} that are ${words(state)}</caption>
         <thead><tr>
           <th scope="col" class="number">Message</th><th scope="col">Topic</th><th scope="col">Published</th>
-          <th scope="col" class="number">Attempts</th><th scope="col" class="number wide">Size</th><th scope="col" class="wide">Headers</th><th scope="col">Payload</th>
+          <th scope="col" class="number wide">Attempts</th><th scope="col" class="number wide">Size</th><th scope="col" class="wide">Headers</th><th scope="col">Payload</th>
         </tr></thead>
         <tbody>${page.items.map((item) => html`<${Row} key=${item.message.id} item=${item} queue=${queue} />`)}</tbody>
       </table>
@@ -67,22 +67,21 @@ export function Messages({ queue, row }) {
 function Row({ item, queue }) {
   const [open, setOpen] = useState(false);
   const { message } = item;
-  const headers = Object.entries(message.headers ?? {}).map(([name, value]) => `${name}=${value}`).join("  ");
   return html`
     <tr>
       <td class="number">${may("read") ? html`<a href=${link("messages", String(message.id))}>${message.id}</a>` : message.id}</td>
       <td>${message.topic}</td>
       <td class="nowrap" title=${time(message.published_at)}>${ago(message.published_at, now())}</td>
-      <td class="number">${count(item.attempts)}</td>
+      <td class="number wide">${count(item.attempts)}</td>
       <td class="number wide">${bytes(message.size)}</td>
-      <td class="code clip wide">${headers}</td>
+      <td class="code clip wide">${headerText(message.headers)}</td>
       <td class="code clip"><button type="button" class="reveal" aria-expanded=${open ? "true" : "false"} onClick=${() => setOpen(!open)}
-        aria-label=${`Payload of message ${message.id}`}>${preview(item) || "(empty)"}</button></td>
+        aria-label=${`Payload of message ${message.id}`}>${visible(preview(item)) || "(empty)"}</button></td>
     </tr>
     ${open && html`<tr class="detail"><td colspan="7">
-      ${item.error && html`<p class="bad">${item.error}</p>`}
+      ${item.error && html`<pre class="error">${visible(item.error)}</pre>`}
       <${Facts} entries=${details(item)} />
-      <${Payload} data=${payloadBytes(item)} contentType=${message.content_type} />
+      <${Payload} data=${payloadBytes(item)} contentType=${message.content_type} name=${`message-${message.id}`} />
     </td></tr>`}`;
 }
 
@@ -90,13 +89,14 @@ function details(item) {
   const { message } = item;
   return [
     ["State", words(item.state)],
+    ["Attempts", count(item.attempts)],
     ["Priority", message.priority],
-    message.key && ["Key", message.key],
-    message.partition_key && ["Partition", message.partition_key],
-    item.consumer && ["Consumer", item.consumer],
+    message.key && ["Key", visible(message.key)],
+    message.partition_key && ["Partition", visible(message.partition_key)],
+    item.consumer && ["Consumer", visible(item.consumer)],
     item.lease_deadline && ["Lease until", time(item.lease_deadline)],
     item.at && [item.state === "delayed" ? "Due" : "Since", time(item.at)],
     message.expires_at && ["Expires", time(message.expires_at)],
-    ...Object.entries(message.headers ?? {}).map(([name, value]) => [name, String(value)]),
+    ...Object.entries(message.headers ?? {}).map(([name, value]) => [visible(name), visible(String(value))]),
   ].filter(Boolean);
 }

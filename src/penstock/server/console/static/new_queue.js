@@ -4,9 +4,9 @@ import { html, useEffect, useState } from "./htm-preact.js";
 import { call, get, path, query } from "./api.js";
 import { go, link } from "./router.js";
 import { may } from "./session.js";
-import { Field, Heading, Panel, say, Select, Table, Trouble, useAction, useLoaded } from "./parts.js";
+import { Field, Heading, Headers, Panel, say, Select, Table, Trouble, useAction, useLoaded } from "./parts.js";
 import { FilterInput } from "./filter.js";
-import { count, plural, time } from "./format.js";
+import { count, numeric, plural, time } from "./format.js";
 
 /** The newest messages are looked at first: the answer comes while typing. */
 const NEWEST = 5_000;
@@ -27,7 +27,7 @@ export function NewQueue() {
   const submit = (event) => {
     event.preventDefault();
     const policy = { filter: text.trim() || "TRUE", ordering };
-    for (const [key] of NUMBERS) if (values[key].trim()) policy[key] = Number(values[key]);
+    for (const [key] of NUMBERS) if (values[key].trim()) policy[key] = numeric(values[key]);
     run(async () => {
       await call("PUT", path`/v1/queues/${name.trim()}` + query({ start: startOf(start), if_exists: "refuse" }), policy);
       say(`The queue ${name.trim()} was created.`);
@@ -101,7 +101,8 @@ function Preview({ text, valid, start }) {
   const [found, setFound] = useState(null);
   const [error, setError] = useState(null);
   const filter = text.trim() || "TRUE";
-  const ready = valid === null ? !text.trim() : valid.valid;
+  // A diagnosis of what was there before says nothing about this text.
+  const ready = !text.trim() || (valid?.text === text && valid.valid);
   useEffect(() => {
     if (!ready) return undefined;
     const stop = new AbortController();
@@ -136,7 +137,7 @@ function Preview({ text, valid, start }) {
       ${found.sample.length > 0 && html`<${Table} caption="A sample of what it takes" rows=${found.sample} rowKey=${(entry) => entry.message.offset} columns=${[
         ["Message", (entry) => html`<a href=${link("messages", String(entry.message.id))}>${entry.message.id}</a>`, "number"],
         ["Topic", (entry) => entry.message.topic],
-        ["Headers", (entry) => html`<span class="code">${Object.entries(entry.message.headers ?? {}).map(([key, value]) => `${key}=${value}`).join("  ")}</span>`],
+        ["Headers", (entry) => html`<${Headers} of=${entry.message} />`],
       ]} />`}`}
   <//>`;
 }

@@ -36,12 +36,12 @@ export function Overview() {
   const [text, setText] = useState("");
   const [order, setOrder] = useState({ key: "queue", down: false });
   const search = useRef();
-  const sum = useMemo(() => totals(shown.queues), [shown]);
+  const sum = useMemo(() => totals(shown.queues), [shown.version]);
   const rows = useMemo(() => {
     const wanted = text.trim().toLowerCase();
     const all = [...shown.queues.values()];
     return sorted(wanted ? all.filter((row) => row.queue.toLowerCase().includes(wanted)) : all, COLUMNS, order);
-  }, [shown, text, order]);
+  }, [shown.version, text, order]);
 
   useEffect(() => {
     const slash = (event) => {
@@ -76,7 +76,7 @@ export function Overview() {
     <${Panel} class="queues" title="Queues" actions=${html`
       <label class="search"><span class="hidden">Search queues</span>
         <input ref=${search} type="search" placeholder="Search queues ( / )" value=${text} onInput=${(event) => setText(event.target.value)} /></label>`}>
-      <${VirtualTable} label="Queues" columns=${COLUMNS} rows=${rows} order=${order} onOrder=${setOrder} rowKey=${(row) => row.queue}
+      <${VirtualTable} label="Queues" columns=${COLUMNS} rows=${rows} turn=${shown} order=${order} onOrder=${setOrder} rowKey=${(row) => row.queue}
         rowKind=${(row) => (row.paused ? "paused" : "")} />
     <//>`;
 }

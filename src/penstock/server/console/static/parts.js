@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./htm-preact.js";
 import { Problem } from "./api.js";
 import { createStore, useStore } from "./store.js";
-import { words } from "./format.js";
+import { headerText, words } from "./format.js";
 
 /** When the page is loaded, the focus stays at its beginning: the skip link comes first. */
 let loaded = false;
@@ -29,7 +29,7 @@ export const Button = ({ kind = "", children, ...rest }) =>
   html`<button type="button" class=${`button ${kind}`} ...${rest}>${children}</button>`;
 
 let ids = 0;
-const useId = () => useState(() => `field-${(ids += 1)}`)[0];
+export const useId = () => useState(() => `field-${(ids += 1)}`)[0];
 
 /** A labelled input; children replace the input and get its id. */
 export function Field({ label, hint, error, children, class: extra = "", ...input }) {
@@ -64,6 +64,9 @@ export function Trouble({ error }) {
 }
 
 export const State = ({ state }) => html`<span class=${`state ${state}`}>${words(state)}</span>`;
+
+/** The headers of a message in a cell: three lines of them at most. */
+export const Headers = ({ of }) => html`<span class="code few-lines">${headerText(of.headers)}</span>`;
 
 /** Numbers side by side, each with its name: [name, value, kind, note]. */
 export function Ledger({ entries, label }) {
@@ -132,6 +135,8 @@ export function Question() {
   }, [asked]);
   if (!asked) return null;
   const answer = (value) => {
+    // Closing gives the focus back to the button that asked; removing does not.
+    dialog.current.close();
     question.set(null);
     asked.resolve(value);
   };

@@ -1,35 +1,47 @@
-// A payload as JSON, text or bytes.
+// A payload as JSON, text or bytes. It is only ever shown as text, never interpreted.
 
 import { html, useState } from "./htm-preact.js";
-import { bytes as size } from "./format.js";
+import { parseExactly } from "./exact.js";
+import { Button } from "./parts.js";
+import { bytes as size, visible } from "./format.js";
 
 /** Beyond this the page would stall. */
 const MOST_SHOWN = 256 * 1024;
 const HEX_SHOWN = 16 * 1024;
 
-/** `data` is a Uint8Array. */
-export function Payload({ data, contentType }) {
+/** `data` is a Uint8Array; `name` is what it is saved as. */
+export function Payload({ data, contentType, name }) {
   const text = decode(data);
   const json = text === null ? null : pretty(text);
   const kinds = [json !== null && "json", text !== null && "text", "hex"].filter(Boolean);
   const [kind, setKind] = useState(null);
   const shown = kinds.includes(kind) ? kind : kinds[0];
   const content = { json, text, hex: null }[shown] ?? hex(data);
+  const isCut = shown === "hex" ? data.length > HEX_SHOWN : content.length > MOST_SHOWN;
   return html`<div class="payload">
     <div class="choice" role="group" aria-label="Show the payload as">
       ${kinds.map((one) => html`<button type="button" aria-pressed=${one === shown ? "true" : "false"} onClick=${() => setKind(one)}>${one === "json" ? "JSON" : one}</button>`)}
-      <span class="note">${size(data.length)}${contentType ? `, ${contentType}` : ""}</span>
+      <span class="note">${size(data.length)}${contentType ? `, ${visible(contentType)}` : ""}</span>
+      <${Button} kind="quiet small" onClick=${() => save(data, name)}>Save<//>
     </div>
-    <pre tabindex="0" role="region" aria-label="Payload">${content.slice(0, MOST_SHOWN)}</pre>
-    ${cut(data, shown, content) && html`<p class="note">The rest is not shown.</p>`}
+    <pre tabindex="0" role="region" aria-label="Payload" class=${shown}>${visible(content.slice(0, MOST_SHOWN))}</pre>
+    ${isCut && html`<p class="note">Only the beginning is shown: save it to see all of it.</p>`}
   </div>`;
 }
 
-const cut = (data, shown, content) => (shown === "hex" ? data.length > HEX_SHOWN : content.length > MOST_SHOWN);
+/** As bytes without a type, so that nothing opens it. */
+function save(data, name) {
+  const address = URL.createObjectURL(new Blob([data], { type: "application/octet-stream" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
 
 function decode(data) {
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(data);
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
   } catch {
     return null;
   }
@@ -38,7 +50,7 @@ function decode(data) {
 function pretty(text) {
   if (text.length > 2 * MOST_SHOWN || !/^\s*[[{"\dtfn-]/.test(text)) return null;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(parseExactly(text), null, 2);
   } catch {
     return null;
   }

@@ -5,7 +5,7 @@ import { get, path, query } from "./api.js";
 import { now } from "./live.js";
 import { link } from "./router.js";
 import { Facts, Heading, Panel, Snippet, State, Table, Trouble, useEvery, useLoaded } from "./parts.js";
-import { ago, count, duration, time } from "./format.js";
+import { ago, count, duration, time, visible } from "./format.js";
 
 const REFRESH_MS = 3_000;
 
@@ -42,7 +42,7 @@ function OneRun({ id }) {
   if (!run) return html`<${Heading} title=${id} /><${Trouble} error=${found.error} />`;
   return html`
     <${Heading} title=${id} note=${run.job}><${State} state=${run.state} /><//>
-    ${run.error && html`<div class="trouble" role="alert"><strong>It failed</strong><pre>${run.error}</pre></div>`}
+    ${run.error && html`<div class="trouble" role="alert"><strong>It failed</strong><pre>${visible(run.error)}</pre></div>`}
     <div class="two">
       <${Panel} title="Run"><${Facts} entries=${[
         ["Started", time(run.started_at)], ["Last heard from", time(run.updated_at)], ["Ended", time(run.finished_at)],
@@ -52,7 +52,7 @@ function OneRun({ id }) {
     </div>`;
 }
 
-const shown = (value) => (typeof value === "number" ? count(value) : value);
+const shown = (value) => (typeof value === "number" ? count(value) : visible(String(value)));
 const brief = (values) => Object.entries(values).slice(0, 4).map(([name, value]) => `${name} ${shown(value)}`).join(", ");
 
 function Values({ values }) {
@@ -62,5 +62,5 @@ function Values({ values }) {
 
 function Report({ report }) {
   if (!report) return "–";
-  return /^https?:/.test(report) ? html`<a href=${report} target="_blank" rel="noopener noreferrer">open</a>` : html`<span class="code">${report}</span>`;
+  return /^https?:/.test(report) ? html`<a href=${report} target="_blank" rel="noopener noreferrer">open</a>` : html`<span class="code">${visible(report)}</span>`;
 }

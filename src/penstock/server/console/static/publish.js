@@ -6,7 +6,7 @@ import { link } from "./router.js";
 import { may } from "./session.js";
 import { Button, Field, Heading, Panel, Select, Snippet, Trouble, useAction } from "./parts.js";
 import { snippets } from "./first_message.js";
-import { count, plural } from "./format.js";
+import { numeric, plural } from "./format.js";
 
 const BATCH = "application/vnd.penstock.batch+json";
 const OPTIONS = [
@@ -32,7 +32,7 @@ export function Publish({ topic: given }) {
     event.preventDefault();
     run(async () => {
       const message = { ...content(kind, payload), headers: typed(headers) };
-      for (const [key, , mode] of OPTIONS) if (values[key]?.trim()) message[key] = mode === "numeric" ? Number(values[key]) : values[key];
+      for (const [key, , mode] of OPTIONS) if (values[key]?.trim()) message[key] = mode === "numeric" ? numeric(values[key]) : values[key];
       const reply = await post(path`/v1/topics/${topic.trim()}/messages`, { messages: [message] }, { type: BATCH });
       setDone((old) => [{ topic: topic.trim(), ...reply.messages[0], durability: reply.durability }, ...old].slice(0, 10));
     });

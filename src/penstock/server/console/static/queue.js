@@ -5,14 +5,14 @@ import { call, get, path, post } from "./api.js";
 import { attention, live, now } from "./live.js";
 import { go, link } from "./router.js";
 import { useStore } from "./store.js";
-import { may } from "./session.js";
+import { may, mayAny } from "./session.js";
 import { ask, Button, Facts, Field, Heading, Ledger, Panel, say, Select, Snippet, Trouble, useAction, useLoaded } from "./parts.js";
 import { Past } from "./chart.js";
 import { snippets } from "./first_message.js";
 import { Messages } from "./messages.js";
 import { Failures } from "./failures.js";
 import { Consumers } from "./consumers.js";
-import { age, count, duration, plural, rate, words } from "./format.js";
+import { age, count, duration, numeric, plural, rate, visible, words } from "./format.js";
 
 const TABS = [["", "Summary"], ["messages", "Messages"], ["failures", "Dead letters"], ["consumers", "Consumers"]];
 
@@ -22,6 +22,7 @@ export function Queue({ name, tab }) {
   const { run, busy, error } = useAction();
   const [editing, setEditing] = useState(false);
   const admin = may("admin", name);
+  useEffect(() => document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [tab]);
   if (info.error) return html`<${Heading} title=${name} /><${Trouble} error=${info.error} /><p><a href="#/">All queues</a></p>`;
   const paused = row ? row.paused : info.value?.policy.paused;
 
@@ -46,12 +47,12 @@ export function Queue({ name, tab }) {
   };
 
   return html`
-    <${Heading} title=${name} note=${info.value?.policy.description}>
+    <${Heading} title=${name} note=${visible(info.value?.policy.description ?? "")}>
       ${paused && html`<span class="state paused">paused</span>`}
-      ${may("publish") && html`<a class="button" href="#/publish">Publish</a>`}
+      ${mayAny("publish") && html`<a class="button" href=${link("publish", ...topicOf(info.value?.policy.filter))}>Publish</a>`}
       ${admin && html`<${Button} onClick=${pause} disabled=${busy}>${paused ? "Resume" : "Pause"}<//>
         <${Button} onClick=${() => { setEditing(!editing); if (tab) go(link("queues", name)); }} aria-expanded=${editing ? "true" : "false"}>Edit policy<//>
-        <${Button} kind="danger" onClick=${remove} disabled=${busy}>Delete<//>`}
+        <${Button} kind="danger" onClick=${remove} disabled=${busy}>Delete…<//>`}
     <//>
     <${Trouble} error=${error} />
     ${row && html`<${Counts} row=${row} />`}
@@ -114,12 +115,15 @@ function facts(info) {
     ["Keeps failed", policy.dead_letters ? (policy.failed_retention_s ? duration(policy.failed_retention_s * 1000) : "for ever") : "no"],
     ["Dead-letter topic", policy.dead_letter_topic ?? "none"],
     ["Catching up", info.cursor === null ? "no: has seen the whole log" : `at offset ${count(info.cursor)}`],
-    ["Labels", Object.entries(policy.labels).map(([key, value]) => `${key}=${value}`).join(", ") || "none"],
+    ["Labels", Object.entries(policy.labels).map(([key, value]) => visible(`${key}=${value}`)).join(", ") || "none"],
   ];
 }
 
+/** A topic that the filter names, if it names one. */
+const topicOf = (filter = "") => /\btopic\s*=\s*'([A-Za-z0-9._-]+)'/i.exec(filter)?.slice(1) ?? [];
+
 function Teach({ policy }) {
-  const topic = /topic\s*=\s*'([A-Za-z0-9._-]+)'/i.exec(policy.filter)?.[1] ?? "orders";
+  const topic = topicOf(policy.filter)[0] ?? "orders";
   return html`<${Panel} class="teach" title="No message has come here yet">
     <p>The queue takes every message for which its filter is TRUE. Publish one, and it appears here.</p>
     <div class="snippets">${snippets(topic).map(([title, text]) => html`<${Snippet} title=${title} text=${text} key=${title} />`)}</div>
@@ -150,7 +154,7 @@ function PolicyEditor({ name, policy, onDone }) {
     const changes = {};
     for (const key of ["filter", "description"]) if (values[key] !== policy[key]) changes[key] = values[key];
     for (const [key] of NUMBERS) {
-      const value = values[key].trim() === "" ? 0 : Number(values[key]);
+      const value = values[key].trim() === "" ? 0 : numeric(values[key]);
       if (value !== (policy[key] ?? 0)) changes[key] = value;
     }
     run(async () => {

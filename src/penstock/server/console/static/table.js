@@ -1,19 +1,21 @@
 // A table of any number of rows, of which only the visible ones are drawn.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.js";
+import { Component, html, useEffect, useLayoutEffect, useRef, useState } from "./htm-preact.js";
 
 const ROW_PX = 34;
 /** Rows beyond the visible ones, so that scrolling shows no gap. */
-const MARGIN = 12;
+const MARGIN = 8;
 
 /**
  * `columns`: { key, title, cell(row), kind, sort(row) }; `kind` is a class, such as "number wide".
+ * `turn`: all visible rows are drawn again when it changes, as ages do.
  * Arrow keys, Page Up and Down, Home and End move through the links of the rows.
  */
-export function VirtualTable({ columns, rows, label, order, onOrder, rowKey, rowKind }) {
+export function VirtualTable({ columns, rows, turn, label, order, onOrder, rowKey, rowKind }) {
   const box = useRef();
   const [view, setView] = useState({ first: 0, count: 40 });
   const wanted = useRef(null);
+  const slots = useRef(new Map());
 
   const look = () => {
     const first = Math.max(0, Math.floor(box.current.scrollTop / ROW_PX) - MARGIN);
@@ -56,6 +58,7 @@ export function VirtualTable({ columns, rows, label, order, onOrder, rowKey, row
   };
 
   const shown = rows.slice(view.first, view.first + view.count);
+  const keys = assign(slots.current, shown.map(rowKey), focused(box.current));
   return html`<div class=${`virtual${columns.length < 5 ? " few" : ""}`} ref=${box} role="table" aria-label=${label} aria-rowcount=${rows.length + 1}
       style=${{ height: `min(70vh, ${Math.max(2, rows.length + 1) * ROW_PX + 3}px)` }} tabindex="0" onScroll=${look} onKeyDown=${move}>
     <div role="rowgroup" class="head">
@@ -64,13 +67,47 @@ export function VirtualTable({ columns, rows, label, order, onOrder, rowKey, row
       </div>
     </div>
     <div role="rowgroup" class="body" style=${{ height: `${rows.length * ROW_PX}px` }}>
-      ${shown.map((row, i) => html`<div role="row" class=${rowKind?.(row) ?? ""} key=${rowKey(row)}
-          data-row=${view.first + i} aria-rowindex=${view.first + i + 2}
-          style=${{ transform: `translateY(${(view.first + i) * ROW_PX}px)` }}>
-        ${columns.map((column) => html`<div role="cell" class=${column.kind ?? ""} key=${column.key}>${column.cell(row)}</div>`)}
-      </div>`)}
+      ${shown.map((row, i) => html`<${Line} key=${keys[i]} row=${row} number=${view.first + i} slot=${keys[i]} columns=${columns} turn=${turn} kind=${rowKind?.(row) ?? ""} />`)}
     </div>
   </div>`;
+}
+
+/** The slot of the row that has the focus. */
+const focused = (box) => Number(box?.contains(document.activeElement) ? (document.activeElement.closest("[data-slot]")?.dataset.slot ?? -1) : -1);
+
+/** A row. Scrolling draws only those that are new. */
+class Line extends Component {
+  shouldComponentUpdate(next) {
+    const { row, number, columns, turn } = this.props;
+    return next.row !== row || next.number !== number || next.columns !== columns || next.turn !== turn;
+  }
+
+  render({ row, number, slot, columns, kind }) {
+    return html`<div role="row" class=${kind} data-row=${number} data-slot=${slot} aria-rowindex=${number + 2} style=${{ transform: `translateY(${number * ROW_PX}px)` }}>
+      ${columns.map((column) => html`<div role="cell" class=${column.kind ?? ""}>${column.cell(row)}</div>`)}
+    </div>`;
+  }
+}
+
+/**
+ * The elements that rows are drawn in, by the rows' keys. A row that stays in view keeps its
+ * element; a new one gets that of a row that has left, which takes half the processor time. The
+ * element with the focus is given to no other row: Enter would open another queue than the one
+ * that was chosen.
+ */
+function assign(slots, keys, kept) {
+  const wanted = new Set(keys);
+  const free = [];
+  for (const [key, slot] of slots) {
+    if (wanted.has(key)) continue;
+    slots.delete(key);
+    if (slot !== kept) free.push(slot);
+  }
+  let next = Math.max(-1, ...slots.values(), ...free, kept) + 1;
+  return keys.map((key) => {
+    if (!slots.has(key)) slots.set(key, free.length ? free.shift() : next++);
+    return slots.get(key);
+  });
 }
 
 function Title({ column, order, onOrder }) {
