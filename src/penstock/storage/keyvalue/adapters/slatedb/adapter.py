@@ -9,7 +9,7 @@ Choices that matter, each with its reason:
 - Every ``_COMMITS_PER_TABLE`` commits the memtable becomes a table, on a thread of its own. Opening
   replays the log objects since then, one GET each: 500 took 3.7 s at 30 ms latency.
 - Scans read ahead: block by block, 10,000 rows took 144 s at 30 ms latency instead of 0.26 s.
-- The writer renews its record on the same thread. A writer that could not commit for a lease does
+- The writer renews its record on the same thread. A writer that could not renew it for a lease does
   not answer, because another server may be writing by then.
 """
 
@@ -104,7 +104,8 @@ class SlateDBAdapter(Reads):
         #: none of them makes enough commits, and each would replay those of all before it.
         self._commits = _COMMITS_PER_TABLE
         self._table_every_s = 0.0 if location.is_remote else _LOCAL_TABLE_EVERY_S
-        self._renewed_at = time.monotonic()
+        #: When the newest commit began that has renewed the writer record.
+        self._renewed_at = -math.inf
         self._table_at = -math.inf
         self._valid_until = 0.0
         self._writing = threading.Lock()
@@ -153,10 +154,9 @@ class SlateDBAdapter(Reads):
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         with self._writing:
             began = time.monotonic()
-            if sync and began - self._renewed_at > self._lease_s / RENEWALS_PER_LEASE / 2:
-                writes = {**writes, WRITER_KEY: self._renew()}
-            elif not writes and not removed and sync and self._valid_until == 0:
-                writes = {WRITER_KEY: self._renew()}
+            renews = sync and began - self._renewed_at > self._lease_s / RENEWALS_PER_LEASE / 2
+            if renews:
+                writes = {**writes, WRITER_KEY: self._renewal()}
             try:
                 batch = uniffi.WriteBatch()
                 gone = self._delete_ranges(batch, removed)
@@ -171,7 +171,8 @@ class SlateDBAdapter(Reads):
                     self._recent.update(writes)
                 if sync:
                     wait(self._db.flush_with_options(_WAL), self._timeout_s)
-                    self._valid_until = began + self._lease_s
+                if renews:
+                    self._renewed(began)
             except (uniffi.Error, TimeoutError) as error:
                 if is_fenced(error):
                     self._lose(NotWriter(f"Another server writes to {self.name_of_store} now."))
@@ -202,14 +203,18 @@ class SlateDBAdapter(Reads):
         """Keep the lease with a commit of its own, while a large batch is being prepared."""
         began = time.monotonic()
         if began - self._renewed_at > self._lease_s / RENEWALS_PER_LEASE:
-            wait(self._db.put(WRITER_KEY, self._renew()), self._timeout_s)
+            wait(self._db.put(WRITER_KEY, self._renewal()), self._timeout_s)
             wait(self._db.flush_with_options(_WAL), self._timeout_s)
-            self._valid_until = began + self._lease_s
+            self._renewed(began)
 
-    def _renew(self) -> bytes:
-        self._renewed_at = time.monotonic()
+    def _renewal(self) -> bytes:
         self._record = replace(self._record, renewal=self._record.renewal + 1)
         return encode_writer(self._record)
+
+    def _renewed(self, began: float) -> None:
+        """A commit that began then has renewed the record: others wait for a lease from there."""
+        self._renewed_at = began
+        self._valid_until = began + self._lease_s
 
     def _opening_error(self, error: BaseException) -> StoreError:
         return self._lost or store_error(self.name_of_store, error)
@@ -232,7 +237,7 @@ class SlateDBAdapter(Reads):
                 return
             try:
                 if time.monotonic() - self._renewed_at >= pause * 0.9:
-                    self.write({WRITER_KEY: self._renew()}, (), sync=True)
+                    self.write({}, (), sync=True)
                 if self._is_table_due():
                     self._commits, self._table_at = 0, time.monotonic()
                     wait(self._db.flush_with_options(_MEMTABLE), self._timeout_s)
