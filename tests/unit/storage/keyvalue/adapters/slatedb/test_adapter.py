@@ -89,24 +89,6 @@ class TestRecords:
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
 
-    def test_a_large_removal_renews_the_lease_while_it_is_prepared(
-        self, location, opened, monkeypatch
-    ):
-        adapter = opened(location)
-        adapter.write({b"k%05d" % n: b"v" for n in range(9000)}, (), sync=True)
-        before = adapter._record.renewal
-        adapter._renewed_at -= location.lease_ms  # As if the scan of each part took a lease.
-        renewed = adapter._renewed
-
-        def renewed_and_waited(began):
-            renewed(began)
-            adapter._renewed_at -= location.lease_ms
-
-        monkeypatch.setattr(adapter, "_renewed", renewed_and_waited)
-        adapter.write({}, [(b"k", b"l")], sync=False)
-        assert adapter._record.renewal == before + 2
-        assert list(adapter.scan(b"k", b"l")) == []
-
     @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
     def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
         self, location, opened, recent_bytes
