@@ -62,10 +62,7 @@ _CACHE_BYTES: Final = 64 * 1024 * 1024
 #: every few seconds: commits are quick there, and so is their replay.
 _COMMITS_PER_TABLE: Final = 256
 _LOCAL_TABLE_EVERY_S: Final = 10.0
-#: A range with more keys is removed later, so many at a time. Each key takes 10 to 30 µs, and other
-#: commits wait meanwhile.
-_REMOVED_AT_ONCE = 1024
-#: Between two such batches, for other commits.
+#: Between two batches of keys of a removed range, for other commits.
 _REMOVAL_PAUSE_S: Final = 0.01
 _OFFSET_BYTES: Final = 8
 _WAL: Final = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
@@ -79,6 +76,11 @@ class SlateDBAdapter(Reads):
     persistent = True
     inline = False
     unsynced: Durability = "memory"
+    removed_at_once: int = 1024
+    """A range with more keys is removed later, so many at a time.
+
+    Each key takes 10 to 30 µs, and other commits wait meanwhile. The simulation sets it lower.
+    """
 
     def __init__(
         self,
@@ -212,11 +214,11 @@ class SlateDBAdapter(Reads):
         large: list[KeyRange] = []
         for start, end in removed:
             keys = self._keys(start, end)
-            first = list(islice(keys, _REMOVED_AT_ONCE + 1))
+            first = list(islice(keys, self.removed_at_once + 1))
             is_written = any(
                 value is not None and start <= key < end for key, value in writes.items()
             )
-            if len(first) > _REMOVED_AT_ONCE and not is_written:
+            if len(first) > self.removed_at_once and not is_written:
                 large.append((start, end))
                 continue
             for key in chain(first, keys):
@@ -255,11 +257,11 @@ class SlateDBAdapter(Reads):
         """Delete the next keys of the oldest removal. The caller holds the lock."""
         removal = self.removals.oldest
         start = max(removal.start, self._removed_until)
-        keys = list(islice(self._keys(start, removal.end), _REMOVED_AT_ONCE))
+        keys = list(islice(self._keys(start, removal.end), self.removed_at_once))
         batch = uniffi.WriteBatch()
         for key in keys:
             batch.delete(key)
-        is_last = len(keys) < _REMOVED_AT_ONCE
+        is_last = len(keys) < self.removed_at_once
         if is_last:
             batch.delete(removal.key)
         wait(self._db.write(batch), self._timeout_s)

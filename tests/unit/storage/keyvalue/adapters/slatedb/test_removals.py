@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.storage.keyvalue.adapters.slatedb import adapter as adapter_module
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
 from penstock.storage.keyvalue.adapters.slatedb.location import Location, parse_location
 from penstock.storage.keyvalue.adapters.slatedb.reader import SlateDBReader
@@ -34,7 +33,7 @@ def location(tmp_path: Path) -> Location:
 @pytest.fixture
 def reopened(location: Location, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens the store anew; only ``finish`` deletes what was removed."""
-    monkeypatch.setattr(adapter_module, "_REMOVED_AT_ONCE", 10)
+    monkeypatch.setattr(SlateDBAdapter, "removed_at_once", 10)
     monkeypatch.setattr(SlateDBAdapter, "_remove_in_background", lambda _: None)
     opened: list[SlateDBAdapter] = []
 
@@ -131,7 +130,7 @@ def _writes(random: Random, number: int) -> dict[bytes, bytes | None]:
 def test_the_thread_of_the_writer_deletes_what_was_removed(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_module, "_REMOVED_AT_ONCE", 10)
+    monkeypatch.setattr(SlateDBAdapter, "removed_at_once", 10)
     adapter = SlateDBAdapter(location, id="1")
     finished, finish = threading.Event(), adapter.removals.finish
 
