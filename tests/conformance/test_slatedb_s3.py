@@ -21,10 +21,12 @@ if server := os.environ.get("PENSTOCK_TEST_S3"):
     from penstock.testing.conformance import *  # noqa: F403
 
 _urls: dict[Path, str] = {}
+#: On a busy machine a commit may take longer than the default lease, and no other server waits.
+_PATIENT = {"lease_ms": 60_000, "timeout_ms": 60_000}
 
 
 async def _open(options: EngineOptions, path: Path) -> Engine:
-    url = _urls.setdefault(path, s3_url(s3_endpoint(server or "seaweedfs")))
+    url = _urls.setdefault(path, s3_url(s3_endpoint(server or "seaweedfs"), **_PATIENT))
     return await open_by_url(url, options)
 
 

@@ -32,6 +32,7 @@ from penstock.errors import (
     Busy,
     CommitFailed,
     NotWriter,
+    StoreBusy,
     StoreClosed,
     StoreUnavailable,
     Unreachable,
@@ -56,7 +57,15 @@ STORE = os.environ.get("PENSTOCK_TEST_FAILOVER_STORE", "seaweedfs")
 KINDS = ("kill", "pause", *(() if STORE == "file" else CUTS))
 FAILOVERS = int(os.environ.get("PENSTOCK_TEST_FAILOVERS", len(KINDS)))
 MAX_ATTEMPTS = 1000
-EXPECTED = (Unreachable, Busy, CommitFailed, NotWriter, StoreClosed, StoreUnavailable)
+EXPECTED = (
+    Unreachable,
+    Busy,
+    CommitFailed,
+    NotWriter,
+    StoreBusy,
+    StoreClosed,
+    StoreUnavailable,
+)
 
 
 @pytest.fixture(params=["file"])

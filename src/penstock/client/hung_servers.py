@@ -101,6 +101,15 @@ class HungServers:
         now = asyncio.get_running_loop().time()
         return now - self._silent.get(server, -_SILENT_S) < _SILENT_S
 
+    async def find_writer(self) -> None:
+        """After a failure: use the server that writes, if one says so."""
+        if not self._exclusive:
+            return
+        roles = await self._ask(range(len(self._transports)))
+        writer = next((server for server, role in roles.items() if role == "writer"), None)
+        if writer is not None and self._exclusive:
+            self._use(writer)
+
     async def close(self) -> None:
         """Ask no more."""
         self._exclusive = False

@@ -229,11 +229,12 @@ class NotWriter(StoreError):
 
 
 class StoreBusy(StoreError):
-    """The database refused connections, or rolled the call back each time; nothing was done."""
+    """The database refused connections or rolled the call back each time, or the object store
+    limits requests; nothing was done."""
 
     advice = (
         "Nothing was done: retry. If it persists, compare the servers' pools with the "
-        "connections that the database allows."
+        "connections that the database allows, or the requests with the limit of the object store."
     )
     retryable = True
 

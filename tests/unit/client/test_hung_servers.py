@@ -100,6 +100,21 @@ async def test_calls_move_on_from_a_paused_writer(
     assert [entry.payload for entry in log] == [b"1", b"2"][: 1 + (verb == "publish")]
 
 
+async def test_after_a_refusal_all_servers_are_asked_at_once(
+    servers: Sequence[Server], broker: Broker
+) -> None:
+    """One after the other, with a pause before each, would take longer than the take-over."""
+    async with connect(_urls(servers), options=PATIENT) as client:
+        await client.publish("q", b"1")
+        servers[0].role, servers[2].role = "standby", "writer"
+        await asyncio.gather(*(client.publish("q", b"2") for _ in range(3)))
+        await client.publish("q", b"3")
+    asked = [[seen.path for seen in server.host.requests] for server in servers]
+    assert set(asked[1]) == {"/healthz"}
+    assert asked[2].count("/healthz") == 1
+    assert (await broker.read_log()).entries[-1].message.offset == 4
+
+
 async def test_a_call_that_is_not_safe_to_repeat_ends_with_an_error(
     servers: Sequence[Server], broker: Broker
 ) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "PAYLOAD_PREFIX",
     "PIECES_KEY",
     "QUEUE_NUMBER_KEY",
+    "REMOVAL_PREFIX",
     "SEQ_BLOCK_KEY",
     "SETTLE_PREFIX",
     "SPEC_PREFIX",
@@ -126,6 +127,7 @@ LINK_PREFIX: Final = _OURS + b"\x19"
 PIECES_KEY: Final = _OURS + b"\x1f"
 WRITER_KEY: Final = _OURS + b"\x20"
 COPY_KEY: Final = _OURS + b"\x21"
+REMOVAL_PREFIX: Final = _OURS + b"\x22"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)

@@ -39,9 +39,12 @@ class LocalSlateDB(LocalStore):
 
     def _open(self) -> SlateDBAdapter:
         url = f"slatedb+file://{self.folder}/store?lease_ms=600000"
-        return SlateDBAdapter(
+        adapter = SlateDBAdapter(
             parse_location(urlsplit(url)), id=f"{self._seed:016x}", take_over=True
         )
+        # Programs are short, so their ranges have few keys.
+        adapter.removed_at_once = 2
+        return adapter
 
     def fence(self) -> None:
         """Another writer opens the store. This one does not know."""

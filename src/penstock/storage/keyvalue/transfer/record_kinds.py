@@ -1,7 +1,7 @@
 """The records of a store that a copy or a backup takes along, by type.
 
 Left out is what belongs to one place and one opening: the identity, the format, the chain of
-commits, an interrupted commit, the writer and the progress of a copy.
+commits, an interrupted commit, the writer, unfinished removals and the progress of a copy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.keys import (
     LINK_PREFIX,
     PAYLOAD_PREFIX,
     PIECES_KEY,
+    REMOVAL_PREFIX,
     WRITER_KEY,
 )
 from penstock.storage.transfer import Item
@@ -40,7 +41,10 @@ _OUR_NAMES: Final = (
     *("replacement", "document", "batch id", "identity", "commit link", "settle id"),
     *("partition idempotency id", "position"),
 )
-_LEFT_OUT: Final = (FORMAT_KEY, IDENTITY_KEY, LINK_PREFIX, PIECES_KEY, WRITER_KEY, COPY_KEY)
+_LEFT_OUT: Final = (
+    *(FORMAT_KEY, IDENTITY_KEY, LINK_PREFIX, PIECES_KEY, WRITER_KEY, COPY_KEY),
+    REMOVAL_PREFIX,
+)
 #: RocksDB keeps payloads apart from the other records, so no scan covers both.
 _RANGES: Final = (
     (PAYLOAD_PREFIX, b"\x01\x02"),

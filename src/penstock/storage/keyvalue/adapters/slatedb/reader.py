@@ -7,6 +7,8 @@ least five minutes after they were replaced.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters.read_only import ReadOnly
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
@@ -33,8 +35,18 @@ class SlateDBReader(ReadOnly, Reads):
         try:
             poll_ms = HELD_POLL_MS if held else FROZEN_POLL_MS
             self.handle = open_reader(location, build_store(location), poll_ms, held=held)
+            self._held = held
+            self.load_removals()
         except (uniffi.Error, TimeoutError) as error:
             raise store_error(location.name, error) from error
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if self._held:
+            # The view follows the writer once more, soon after it was opened.
+            self.load_removals()
+        return super().scan(start, end, reverse=reverse)
 
     def close(self) -> None:
         try:

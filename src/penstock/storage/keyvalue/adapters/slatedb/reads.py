@@ -13,6 +13,7 @@ from penstock.storage.keyvalue.adapters.slatedb import binding
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
+from penstock.storage.keyvalue.adapters.slatedb.removals import RECORDS, Removals
 
 __all__ = ["Reads"]
 
@@ -67,6 +68,7 @@ class Reads:
         self.name_of_store = location.name
         self.remote_place = f"bucket={location.kind}:{location.bucket} path={quote(location.path)}"
         self._read_s = location.timeout_ms / 1000
+        self.removals = Removals()
 
     def place(self) -> str:
         if self.location.is_remote:
@@ -82,7 +84,13 @@ class Reads:
     def read_mark(self) -> Mark | None:
         return None
 
+    def load_removals(self) -> None:
+        """Hide what was removed and is not deleted yet; once the handle is open."""
+        self.removals.load(self._stored(*RECORDS, _FORWARD, _FIRST_ROWS))
+
     def get(self, key: bytes) -> bytes | None:
+        if self.removals and self.removals.hides(key):
+            return None
         try:
             value: bytes | None = wait(self.handle.get(key), self._read_s)
         except (uniffi.Error, TimeoutError) as error:
@@ -105,6 +113,20 @@ class Reads:
         return [value for _, value in self._rows(start, end, _BULK, _MOST_ROWS)]
 
     def _rows(
+        self, start: bytes, end: bytes, options: Any, count: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        if not self.removals:
+            yield from self._stored(start, end, options, count)
+            return
+        for low, high in self.removals.visible(start, end, reverse=options is _REVERSE):
+            yield from self._stored(low, high, options, count)
+
+    def stored_keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """The keys of a range, hidden ones included."""
+        for key, _ in self._stored(start, end, _BULK, _FIRST_ROWS):
+            yield key
+
+    def _stored(
         self, start: bytes, end: bytes, options: Any, count: int
     ) -> Iterator[tuple[bytes, bytes]]:
         if start >= end:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -38,13 +40,16 @@ class WriterRecord(Struct, frozen=True, array_like=True):
     lease_ms: int
     released: bool = False
     """The writer has closed the store."""
+    processes: str = ""
+    """Which process ids ``pid`` is one of; empty in records of earlier versions."""
 
     @property
     def is_gone(self) -> bool:
         """Whether the writer has certainly ended."""
         if self.released or self.id == "":
             return True
-        if self.host != socket.gethostname() or self.pid == os.getpid():
+        here = (socket.gethostname(), _processes())
+        if not self.processes or (self.host, self.processes) != here or self.pid == os.getpid():
             return False
         try:
             os.kill(self.pid, 0)
@@ -60,7 +65,23 @@ class WriterRecord(Struct, frozen=True, array_like=True):
 
 def this_process(id: str, url: str, lease_ms: int) -> WriterRecord:
     """The record of this process, before its first renewal."""
-    return WriterRecord(id, url, socket.gethostname(), os.getpid(), 0, lease_ms)
+    return WriterRecord(
+        id, url, socket.gethostname(), os.getpid(), 0, lease_ms, processes=_processes()
+    )
+
+
+@cache
+def _processes() -> str:
+    """The boot and the namespace of this process's id.
+
+    Containers on the network of their host have its name, but not its process ids. Without Linux's
+    ``/proc`` there are no such containers, and the name of the host is enough.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return "host"
 
 
 def encode_writer(record: WriterRecord) -> bytes:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,11 @@ from penstock.storage.keyvalue.adapters.slatedb.binding import wait
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
 from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
-from penstock.storage.keyvalue.adapters.slatedb.writer_record import encode_writer
+from penstock.storage.keyvalue.adapters.slatedb.writer_record import (
+    WriterRecord,
+    decode_writer,
+    encode_writer,
+)
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
 from tests.fault_proxy import FaultProxy
 from tests.object_stores import s3_endpoint, s3_url
@@ -84,25 +89,6 @@ class TestRecords:
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
 
-    def test_a_large_removal_renews_the_lease_while_it_is_prepared(
-        self, location, opened, monkeypatch
-    ):
-        adapter = opened(location)
-        adapter.write({b"k%05d" % n: b"v" for n in range(9000)}, (), sync=True)
-        before = adapter._record.renewal
-        adapter._renewed_at -= location.lease_ms  # As if the scan of each part took a lease.
-        renew = adapter._renew
-
-        def renew_and_wait():
-            value = renew()
-            adapter._renewed_at -= location.lease_ms
-            return value
-
-        monkeypatch.setattr(adapter, "_renew", renew_and_wait)
-        adapter.write({}, [(b"k", b"l")], sync=False)
-        assert adapter._record.renewal == before + 2
-        assert list(adapter.scan(b"k", b"l")) == []
-
     @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
     def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
         self, location, opened, recent_bytes
@@ -155,6 +141,18 @@ class TestWriters:
         with pytest.raises(NotWriter, match="600 s"):
             adapter.check()
 
+    def test_only_a_renewal_extends_the_lease(self, location, opened, monkeypatch):
+        adapter = opened(location)
+        lease_s, renewal = location.lease_ms / 1000, adapter._record.renewal
+        ends = adapter._renewed_at + lease_s
+        monkeypatch.setattr("time.monotonic", lambda: ends - lease_s * 0.9)
+        adapter.write({b"a": b"1"}, (), sync=True)
+        assert adapter._record.renewal == renewal
+        # Others have seen no renewal, so one of them may be writing from now on.
+        monkeypatch.setattr("time.monotonic", lambda: ends + 1)
+        with pytest.raises(NotWriter):
+            adapter.check()
+
     def test_a_store_with_a_live_writer_is_locked(self, location, opened):
         short = replace(location, lease_ms=600)
         opened(short, url="http://one:8080")
@@ -164,6 +162,27 @@ class TestWriters:
     def test_a_released_store_opens_again_at_once(self, location, opened):
         SlateDBAdapter(location, id="1").close()
         opened(location)
+
+    def test_the_golden_record_is_on_the_page_of_formats(self):
+        record = WriterRecord(
+            "00112233", "http://a:8080", "a", 7, 1, 2000, processes="boot pid:[1]"
+        )
+        value = encode_writer(record)
+        assert decode_writer(value) == record
+        assert value.hex() in Path("docs/formats.md").read_text("utf-8").replace(" ", "")
+
+    def test_the_record_of_an_earlier_version_is_read(self):
+        value = "97a83030313132323333ad687474703a2f2f613a38303830a1610701cd07d0c26cd08604"
+        record = decode_writer(bytes.fromhex(value))
+        assert record == WriterRecord("00112233", "http://a:8080", "a", 7, 1, 2000)
+        assert not record.is_gone
+
+    def test_a_process_of_another_container_is_not_known_to_have_ended(self, location, opened):
+        first = opened(replace(location, lease_ms=600))
+        ended = 2**22 + 1  # Above the highest process id.
+        assert replace(first._record, pid=ended).is_gone
+        for processes in ("another namespace", ""):
+            assert not replace(first._record, pid=ended, processes=processes).is_gone
 
     def test_a_silent_writer_is_replaced(self, location, opened):
         first = opened(location)
