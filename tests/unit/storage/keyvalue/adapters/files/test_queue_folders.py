@@ -1,8 +1,13 @@
 """The directories of queues are rebuilt in steps, between which queues and messages may go."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from penstock.storage.keyvalue.adapters.files import write_behind
 from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
 from penstock.storage.keyvalue.adapters.files.queue_folders import QueueFolders
 
@@ -33,3 +38,27 @@ def test_a_queue_is_deleted_while_the_directories_are_rebuilt(tmp_path: Path) ->
     list(steps)
     assert [path.name for path in (tmp_path / "messages").iterdir()] == [f"{0:014}"]
     assert list((tmp_path / "queues").iterdir()) == []
+
+
+def test_a_rebuild_that_fails_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example when the disk is full for a moment."""
+    monkeypatch.setattr(write_behind, "_RETRY_S", 0.01)
+    files = MessageFiles(tmp_path)
+    behind = write_behind.WriteBehind(tmp_path, files, QueueFolders(tmp_path, files))
+    finished: list[int] = []
+    rounds = iter(range(3))
+
+    def rebuild() -> Iterator[None]:
+        number = next(rounds)
+        yield
+        if number < 2:
+            raise OSError("the disk is full")
+        finished.append(number)
+
+    behind.start(lambda _: None, rebuild)
+    while not finished:
+        with suppress(OSError):
+            behind.flush()
+    behind.flush()
+    behind.close()
+    assert finished == [2]
