@@ -266,6 +266,19 @@ def test_an_unanswered_claim_explains_one_attempt_at_once() -> None:
 
 
 @law("C2")
+def test_a_claim_in_progress_explains_one_attempt_if_it_gets_no_reply() -> None:
+    """Its server has ended, but its client notices later than another one claims again."""
+    begun, lost = Claim(call=9, queue="q"), Unanswered(call=9)
+    third, fourth = (granted(receipt=str(n), attempts=n, at=500 * n) for n in (3, 4))
+    fifth = granted(receipt="5", attempts=5, at=2500)
+    assert not laws(ONE, granted(), begun, third, lost)
+    assert not laws(ONE, granted(), begun, third)  # The run ends before.
+    assert laws(ONE, granted(), begun, third, Claimed(call=9)) == ["C2"]
+    assert "C2" in laws(ONE, granted(), begun, third, lost, fifth)
+    assert "C2" in laws(ONE, granted(), begun, fourth, lost)
+
+
+@law("C2")
 def test_more_grants_than_max_attempts() -> None:
     grants = [granted(receipt=str(n), attempts=n, at=100 * n) for n in range(1, 5)]
     assert laws(ONE, *grants) == ["C2"]

@@ -76,8 +76,9 @@ def check(
     ``ordered`` names the queues that are ordered by partition; clocks of servers may differ by
     ``skew_ms``.
     """
-    checker = _Checker(max_attempts, grant_number, ordered, skew_ms)
-    seen = _in_order(events)
+    seen = list(_in_order(events))
+    answered = {event.call for event in seen if isinstance(event, Claimed)}
+    checker = _Checker(max_attempts, grant_number, ordered, skew_ms, answered)
     for event in seen if grant_number is None else _by_grant(seen, grant_number):
         checker.see(event)
     return checker.violations
@@ -166,6 +167,7 @@ class _Checker:
         grant_number: Callable[[str], int] | None,
         ordered: Collection[str],
         skew_ms: int,
+        answered: Collection[int],
     ) -> None:
         self.violations: list[Violation] = []
         self._max_attempts = max_attempts
@@ -178,6 +180,8 @@ class _Checker:
         self._deliveries: dict[tuple[str, int], _Delivery] = defaultdict(_Delivery)
         self._grants: dict[str, _Grant] = {}
         self._claims: dict[int, Claim] = {}
+        #: The calls of claims that got a reply.
+        self._answered = answered
         #: Claims without a reply, by queue.
         self._lost_claims: Counter[str] = Counter()
         self._settles: dict[int, tuple[Settle, bool]] = {}
@@ -259,7 +263,8 @@ class _Checker:
         lost = self._lost_claims[event.queue]
         attempts = 0 if before is None else before.granted.attempts
         hidden = event.attempts - attempts - 1
-        if not 0 <= hidden <= lost - delivery.lost_before:
+        known = lost - delivery.lost_before
+        if not 0 <= hidden <= known + self._pending_claims(event.queue):
             self._broken("C2", f"{name} went from {attempts} to {event.attempts} attempts")
         else:
             # The broker may have released a claim whose caller had gone, uncounted.
@@ -269,8 +274,16 @@ class _Checker:
             delivery.releases += before is not None and before.verb is None
         if event.attempts - delivery.releases > self._max_attempts[event.queue]:
             self._broken("C2", f"{name} was granted {event.attempts} times")
-        delivery.last, delivery.lost_before = grant, lost
+        # A claim explains one grant, also if it is known to be lost only later.
+        delivery.last, delivery.lost_before = grant, lost + max(0, hidden - max(0, known))
         self._grants[event.receipt] = grant
+
+    def _pending_claims(self, queue: str) -> int:
+        """Claims in progress that will get no reply, but may have granted something already."""
+        return sum(
+            claim.queue == queue and call not in self._answered
+            for call, claim in self._claims.items()
+        )
 
     def _follows(self, name: str, before: _Grant, grant: _Grant) -> None:
         number = self._grant_number

@@ -406,9 +406,9 @@ def test_the_page_lists_every_kind() -> None:
     listed = re.findall(r"^\| ([0-9a-f]{2}) \| \[", page, re.MULTILINE)
     # A store in memory, which the workload runs on, has no links of commits and writes no pieces,
     # no topic of it compares ids within partitions, no delivery moves to the back, it has no
-    # record of its writer, and it is no copy: test_chain, test_pieces, test_dedup, test_positions,
-    # test_adapter, test_copying.
-    for kind in ("19", "1b", "1c", "1f", "20", "21"):
+    # record of its writer, it is no copy, and it removes ranges at once: test_chain, test_pieces,
+    # test_dedup, test_positions, test_adapter, test_copying, test_removals.
+    for kind in ("19", "1b", "1c", "1f", "20", "21", "22"):
         listed.remove(kind)
     assert [f"0107{kind}" for kind in listed] == [kind for kind in SHAPES if kind[:4] == "0107"]
     for kind in ("01 01", "01 02", "01 03", "01 04", "01 05", "01 06"):

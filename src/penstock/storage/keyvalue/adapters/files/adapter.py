@@ -18,6 +18,7 @@ import os
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Final
@@ -118,8 +119,11 @@ class FilesAdapter:
             self._behind.add(region)
         rebuild = None
         if not found.is_clean or not (self._path / "queues").is_dir():
-            rebuild = self._folders.rebuild(
-                self._with_prefix, self._has_payload, self._behind.write_early
+            rebuild = partial(
+                self._folders.rebuild,
+                self._with_prefix,
+                self._has_payload,
+                self._behind.write_early,
             )
         self._is_clean = found.is_clean
         self._behind.start(self.get, rebuild)

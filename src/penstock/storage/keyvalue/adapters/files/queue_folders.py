@@ -133,9 +133,9 @@ class QueueFolders:
                 yield
 
     def _remove_leftovers(self, has_payload: Callable[[int], bool]) -> Iterator[None]:
-        for folder in (self._root / "messages").glob("*"):
-            names = [name for name in os.listdir(folder) if name.isdecimal()]
-            self._files.remove(offset for offset in map(int, names) if not has_payload(offset))
+        for folder in _entries(self._root / "messages"):
+            offsets = [int(path.name) for path in _entries(folder) if path.name.isdecimal()]
+            self._files.remove(offset for offset in offsets if not has_payload(offset))
             yield
 
     # -- what is shown -----------------------------------------------------------------
@@ -240,12 +240,20 @@ def _make_folder(path: str) -> None:
 
 
 def _remove_tree(folder: Path) -> Iterator[None]:
-    """Remove a directory of two levels in small steps."""
-    for states in folder.glob("*/*"):
+    """Remove a directory of two levels in small steps. Between two, others may remove parts."""
+    for states in [state for queue in _entries(folder) for state in _entries(queue)]:
         if states.is_symlink():
             continue
-        for entry in states.glob("*"):
+        for entry in _entries(states):
             with suppress(OSError):
                 entry.unlink()
             yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a directory contains; nothing if it was removed."""
+    try:
+        return [folder / name for name in os.listdir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

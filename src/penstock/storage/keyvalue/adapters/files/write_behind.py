@@ -54,17 +54,21 @@ class WriteBehind:
         self._unshown: dict[bytes, bytes | None] = {}
         self._is_showing = False
         self._current: Callable[[bytes], bytes | None] = lambda _: None
+        self._begin_rebuild: Callable[[], Iterator[None]] | None = None
         self._rebuild: Iterator[None] | None = None
         self._failure: OSError | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="penstock-files", daemon=True)
 
     def start(
-        self, current: Callable[[bytes], bytes | None], rebuild: Iterator[None] | None
+        self,
+        current: Callable[[bytes], bytes | None],
+        rebuild: Callable[[], Iterator[None]] | None,
     ) -> None:
         """Begin. ``current`` returns the value of a record; ``rebuild`` runs in small steps."""
         self._current = current
-        self._rebuild = rebuild
+        self._begin_rebuild = rebuild
+        self._rebuild = rebuild and rebuild()
         self._thread.start()
 
     # -- called by the thread that commits -------------------------------------------------
@@ -228,6 +232,10 @@ class WriteBehind:
                 next(self._rebuild)
             except StopIteration:
                 self._rebuild = None
+            except OSError:
+                # A generator that has raised cannot continue.
+                self._rebuild = self._begin_rebuild and self._begin_rebuild()
+                raise
 
     def _failed(self, error: OSError) -> None:
         if self._failure is None:
