@@ -178,8 +178,8 @@ def traced_claim(verb: F) -> F:
 def traced_settle(verb: F) -> F:
     """Give a verb that settles its span and metrics.
 
-    It takes a queue and settlements, or one of each.
-    Extending leases has neither: consumers do it all the time.
+    It takes a queue and settlements, or one of each. Extending leases has neither: consumers do
+    it all the time.
     """
 
     @wraps(verb)

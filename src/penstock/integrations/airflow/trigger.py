@@ -125,13 +125,12 @@ class PenstockTrigger(BaseEventTrigger):
             if self.task_instance is not None:
                 await asyncio.Event().wait()
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    def run(self) -> AsyncIterator[TriggerEvent]:
         """Refuse: a triggerer that calls this cannot say what it has stored."""
         raise BadInput(
             "This triggerer has no shared streams. penstock[airflow] needs Airflow 3.3.",
             field="trigger",
         )
-        yield
 
 
 def event_payload(lease: Lease) -> dict[str, Any]:
@@ -186,6 +185,6 @@ class Producer(SharedStreamProducer):
         q = await self._open.enter_async_context(opened(server.url, server.credential))
         if trigger.filter is not None:
             await q.ensure_queue(trigger.queue_name, trigger.filter)
-        return await self._open.enter_async_context(
-            q.consume(trigger.queue_name, max_in_flight=trigger.max_in_flight)
-        )
+        leases = q.consume(trigger.queue_name, max_in_flight=trigger.max_in_flight)
+        assert isinstance(leases, Consumption)
+        return await self._open.enter_async_context(leases)
