@@ -1,10 +1,10 @@
 """The trigger: each delivery of a queue becomes an event, and is acked once Airflow has stored it.
 
-Airflow runs it as a shared stream with a producer of its own, its "ack mode": the triggerer tells
-the producer which events are in the metadata database. Nothing is acked before, so a triggerer
-that is killed, loses the trigger to another one, or cannot reach its database loses no message:
-the delivery is released, or its lease lapses, and the next run of the trigger gets it (C5). An
-event may therefore be stored twice; both have the id of the message.
+Airflow runs it as a shared stream with a producer of its own, its "ack mode": the triggerer
+reports to the producer which events are in the metadata database. Nothing is acked before, so a
+triggerer that is killed, loses the trigger to another one, or cannot reach its database loses no
+message: the delivery is released, or its lease lapses, and the next run of the trigger gets it
+(C5). An event may therefore be stored twice; both have the id of the message.
 
 ==================================================  =================================
 the triggerer                                       the delivery
@@ -104,7 +104,7 @@ class PenstockTrigger(BaseEventTrigger):
         }
 
     def shared_stream_key(self) -> Hashable:
-        """All arguments: a stream has one trigger, whichever triggerer runs it."""
+        """All arguments, so that no other trigger shares the stream."""
         return json.dumps(self.serialize(), sort_keys=True)
 
     @classmethod
@@ -161,7 +161,7 @@ class Producer(SharedStreamProducer):
         await asyncio.gather(*(self._settle(held, outcome) for held, outcome in batch))
 
     async def aclose(self) -> None:
-        """Release what is not decided, and disconnect."""
+        """Release the deliveries that are left, and disconnect."""
         async with self._open:
             await asyncio.gather(*(self._settle(held, None) for held in tuple(self._held)))
 
