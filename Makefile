@@ -14,6 +14,8 @@ INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.installed-bench
 # The same for the clients of SQS that need an environment of their own.
 CLIENTS_INSTALLED := $(VENV)/.installed-sqs-clients
+# The same for Airflow.
+AIRFLOW_INSTALLED := $(VENV)/.installed-airflow
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
 # What Spark runs on.
@@ -43,7 +45,7 @@ run: $(SERVER_INSTALLED) ## Serve on an embedded store in ./data, and say what t
 demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, Spark; then the console
 	$(PYTHON) examples/demo.py --console
 
-test: system $(CLIENTS_INSTALLED) ## Check, then run the whole test suite
+test: system $(CLIENTS_INSTALLED) $(AIRFLOW_INSTALLED) ## Check, then run the whole test suite
 	$(MAKE) -j2 --output-sync check rewritten
 	$(PYTHON) -m tests.whole_suite -n $(WORKERS) --dist worksteal $(PYTEST)
 
@@ -110,4 +112,8 @@ $(BENCH_INSTALLED): pyproject.toml scripts/virtualenv
 $(CLIENTS_INSTALLED): $(INSTALLED) scripts/sqs-clients tests/doors/sqs/requirements-query.txt \
     tests/doors/sqs/javascript/package-lock.json
 	scripts/sqs-clients
+	@touch $@
+
+$(AIRFLOW_INSTALLED): $(INSTALLED) scripts/airflow-environment tests/integrations/requirements-airflow.txt
+	scripts/airflow-environment
 	@touch $@

@@ -1,4 +1,4 @@
-"""Spans and trace context, through ``opentelemetry-api``.
+"""Spans and trace context, through ``opentelemetry-api``. Metrics are in ``otel_metrics``.
 
 Active as soon as the program has imported ``opentelemetry.trace``, which every program that
 configures OpenTelemetry does. Otherwise each verb pays for one look into ``sys.modules``, and
@@ -22,6 +22,7 @@ Attributes follow the semantic conventions for messaging.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
+from penstock import otel_metrics
 from penstock.model.clock import SystemClock
 from penstock.model.delivery import Delivery, Extend
 from penstock.model.limits import MAX_HEADERS
@@ -133,42 +135,51 @@ def handling(queue: str, handler: str, delivery: Delivery) -> Iterator[None]:
 
 
 def traced_publish(verb: F) -> F:
-    """Give a verb that publishes to a topic its span."""
+    """Give a verb that publishes to a topic its span and metrics."""
 
     @wraps(verb)
     async def publish(*args: Any, **kwargs: Any) -> Any:
         if _API not in sys.modules:
             return await verb(*args, **kwargs)
         topic = _argument(args, kwargs, "topic")
-        with _tracer().start_as_current_span(
-            f"publish {topic}",
-            kind=_kind("PRODUCER"),
-            attributes=_attributes("send", "publish", topic),
+        with (
+            _tracer().start_as_current_span(
+                f"publish {topic}",
+                kind=_kind("PRODUCER"),
+                attributes=_attributes("send", "publish", topic),
+            ),
+            otel_metrics.publishing(topic),
         ):
-            return await verb(*args, **kwargs)
+            reply = await verb(*args, **kwargs)
+        otel_metrics.published(topic, reply)
+        return reply
 
     return cast(F, publish)
 
 
 def traced_claim(verb: F) -> F:
-    """Give a verb that claims from a queue its span."""
+    """Give a verb that claims from a queue its span and metrics."""
 
     @wraps(verb)
     async def claim(*args: Any, **kwargs: Any) -> Any:
         if _API not in sys.modules:
             return await verb(*args, **kwargs)
-        begun_ms = _clock.now()
-        deliveries = await verb(*args, **kwargs)
-        _record_claim(_argument(args, kwargs, "queue"), deliveries, begun_ms)
+        queue = _argument(args, kwargs, "queue")
+        begun_ms, begun = _clock.now(), time.perf_counter()
+        with otel_metrics.claiming(queue):
+            deliveries = await verb(*args, **kwargs)
+        otel_metrics.claimed(queue, deliveries, time.perf_counter() - begun)
+        _record_claim(queue, deliveries, begun_ms)
         return deliveries
 
     return cast(F, claim)
 
 
 def traced_settle(verb: F) -> F:
-    """Give a verb that settles its span; it takes a queue and settlements, or one of each.
+    """Give a verb that settles its span and metrics.
 
-    Extending leases has no span: consumers do it all the time.
+    It takes a queue and settlements, or one of each. Extending leases has neither: consumers do
+    it all the time.
     """
 
     @wraps(verb)
@@ -185,16 +196,20 @@ def traced_settle(verb: F) -> F:
         attributes["messaging.batch.message_count"] = len(items)
         names = {type(item).__name__.lower() for item in items}
         attributes["messaging.penstock.settlements"] = sorted(names)
-        with _tracer().start_as_current_span(
-            f"settle {queue}", kind=_kind("CLIENT"), attributes=attributes
+        with (
+            _tracer().start_as_current_span(
+                f"settle {queue}", kind=_kind("CLIENT"), attributes=attributes
+            ),
+            otel_metrics.settling(queue, items) as settlement,
         ):
-            return await verb(*args, **kwargs)
+            settlement.reply = await verb(*args, **kwargs)
+            return settlement.reply
 
     return cast(F, settle)
 
 
 def traced_settle_and_claim(verb: F) -> F:
-    """Give a verb that settles and then claims the spans of both."""
+    """Give a verb that settles and then claims the spans and metrics of both."""
     settled = traced_settle(verb)
 
     @wraps(verb)
@@ -203,7 +218,9 @@ def traced_settle_and_claim(verb: F) -> F:
             return await verb(*args, **kwargs)
         begun_ms = _clock.now()
         reply = await settled(*args, **kwargs)
-        _record_claim(_argument(args, kwargs, "queue"), reply.deliveries, begun_ms)
+        queue = _argument(args, kwargs, "queue")
+        otel_metrics.claimed(queue, reply.deliveries, None)
+        _record_claim(queue, reply.deliveries, begun_ms)
         return reply
 
     return cast(F, settle_and_claim)

@@ -1,24 +1,18 @@
-"""``pip install penstock`` without extras: a client and a worker, against a complete server.
-
-The wheel is built and installed for real. The packages that it requires are copied from the
-environment of the tests, exactly those and nothing else, so that no package index is needed.
-"""
+"""A client and a worker without extras, and a server, installed from the source distribution."""
 
 from __future__ import annotations
 
-import re
+import http.client
+import json
+import signal
 import subprocess
-import sys
-import venv
-from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
-from zipfile import Path as ZipPath
 
 import pytest
 
-from tests.service.serving import Serve, surroundings
+from tests.service.environments import build_wheel, install
+from tests.service.serving import END_S, START_S, Serve, read_line, surroundings
 
-ROOT = Path(__file__).parents[2]
 #: Publishes, works and waits for the result; prints it and the modules that were loaded.
 PROGRAM = """
 import asyncio, sys
@@ -52,41 +46,45 @@ except penstock.errors.MissingExtra as error:
 """
 
 
-def required(dist: Distribution) -> set[str]:
-    """The packages that a distribution needs without extras."""
-    lines = [line for line in dist.requires or () if "extra ==" not in line]
-    return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines}
-
-
-def copy(dist: Distribution, site: Path) -> None:
-    for file in dist.files or ():
-        if ".." not in file.parts and file.suffix != ".pyc":
-            target = site / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.locate().read_bytes())  # type: ignore[attr-defined,unused-ignore]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture
-def slim(tmp_path: Path) -> Path:
-    """The interpreter of an environment with the wheel and what it requires."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path)]
-    subprocess.run([*pip, "wheel", *options, str(ROOT)], check=True, timeout=120)
-    [wheel] = tmp_path.glob("penstock-*.whl")
-    home = tmp_path / "slim"
-    venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    install = ["--python", str(python), "install", "--no-index", "--no-deps", str(wheel)]
-    subprocess.run([*pip, *install], check=True, timeout=120)
-    [site] = home.glob("lib/python*/site-packages")
-    [metadata] = [path for path in ZipPath(wheel).iterdir() if path.name.endswith(".dist-info")]
-    waiting = required(PathDistribution(metadata))
-    assert {name.lower() for name in waiting} == {"msgspec", "sortedcontainers", "xxhash"}
-    while waiting:
-        needed = distribution(waiting.pop())
-        copy(needed, site)
-        waiting |= required(needed)
-    return python
+def slim(wheel: Path, tmp_path: Path) -> Path:
+    """The interpreter of an environment without extras."""
+    assert install(wheel, tmp_path / "slim") == {"msgspec", "sortedcontainers", "xxhash"}
+    return tmp_path / "slim" / "bin" / "python"
+
+
+def test_the_wheel_serves(wheel: Path, tmp_path: Path) -> None:
+    """What ``pipx run --spec 'penstock[server,rocksdb]' penstock serve`` runs."""
+    home = tmp_path / "server"
+    install(wheel, home, "server", "rocksdb")
+    process = subprocess.Popen(
+        [
+            *(home / "bin" / "penstock", "serve", "--json", "--port", "0"),
+            *("--store", f"rocksdb://{tmp_path}/store"),
+        ],
+        cwd=tmp_path,
+        env=surroundings() | {"PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    try:
+        port = int(json.loads(read_line(process, START_S))["url"].rpartition(":")[2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
+        connection.request("GET", "/readyz")
+        assert connection.getresponse().status == 200
+        connection.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def test_a_client_and_a_worker_without_extras(slim: Path, serve: Serve, tmp_path: Path) -> None:

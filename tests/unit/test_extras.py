@@ -155,7 +155,7 @@ def test_the_extra_all_has_every_extra() -> None:
     named = set(everything.removeprefix("penstock[").removesuffix("]").split(","))
     # The command line comes with the server, and integrations belong to programs that have the
     # library already.
-    assert named == extras - {"cli", "django", "dramatiq", "fastapi", "taskiq"}
+    assert named == extras - {"airflow", "cli", "django", "dramatiq", "fastapi", "taskiq"}
 
 
 def test_every_extra_that_errors_name_exists() -> None:

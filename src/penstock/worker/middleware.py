@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from penstock import otel_metrics
 from penstock.model.settling_exceptions import Reject, Retry
 from penstock.tracing import handling
 from penstock.worker.context import Context
@@ -102,6 +103,7 @@ def _tell(observe: Observe | None, context: Context, outcome: str, seconds: floa
         outcome,
         seconds * 1000,
     )
+    otel_metrics.handled(context.queue, context.handler, outcome, seconds)
     if observe is None:
         return
     try:

@@ -1,0 +1,35 @@
+"""The server that an Airflow connection describes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.errors import BadInput
+from penstock.extras import importing
+
+with importing("airflow", "airflow"):
+    from airflow.sdk.bases.hook import BaseHook
+
+__all__ = ["Server", "server_of"]
+
+
+class Server(NamedTuple):
+    """Where a server is, and the credential for it."""
+
+    url: str
+    credential: str | None = None
+
+
+async def server_of(url: str | None, conn_id: str | None) -> Server:
+    """The server of a URL or of a connection, whose fields are as of Airflow's type ``http``.
+
+    The password is the credential, and the schema ``https`` means TLS. A host may be a URL.
+    """
+    if url is not None:
+        return Server(url)
+    assert conn_id is not None
+    found = await BaseHook.aget_connection(conn_id)
+    if not found.host:
+        raise BadInput(f"The connection {conn_id!r} has no host.", field="conn_id")
+    where = found.host if "://" in found.host else f"{found.schema or 'http'}://{found.host}"
+    return Server(f"{where}:{found.port}" if found.port else where, found.password or None)
