@@ -1,4 +1,4 @@
-"""Penstock in SQL and in a session: tables, INSERT, defaults, lag in progress, first lines."""
+"""Penstock in SQL and in a session: tables, INSERT, defaults, lag in progress, errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from penstock import NewMessage
 from penstock.errors import BadInput, BadSetting
 from penstock.pipeline import Lag, create_tables, lag_of, register
 from penstock.pipeline.format.defaults import default_server, started_with
+from penstock.pipeline.format.error_lines import hide_traceback
 from penstock.pipeline.format.source import PenstockSource
 from penstock.pipeline.remote import Server
 from penstock.testing.laws import law
 from tests.pipeline.conftest import PUSHDOWN
 from tests.pipeline.hosted import Hosted
+from tests.pipeline.test_source_log import lose
 
 CREATE = "CREATE TABLE orders USING penstock OPTIONS (url '{url}', topic 'orders')"
 
@@ -142,18 +144,24 @@ def _progress(offset: str) -> Any:
     return SimpleNamespace(sources=[SimpleNamespace(latestOffset=offset)])
 
 
-def test_an_error_begins_with_what_is_wrong(spark: SparkSession, server: Hosted) -> None:
-    wrong: list[dict[str, Any]] = [{"startingOffset": 1}, {"where": "amount >"}, {"table": "logs"}]
+def test_an_error_is_one_line(spark: SparkSession, server: Hosted) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"startingOffset": 1, "says": "did you mean startingOffsets"},
+        {"startingTimestamp": server.clock.now() + 1, "says": "No entry was published"},
+        {"startingOffsets": 0, "where": "n = 1", "says": "retention has removed"},
+    ]
+    lose(server)
     for options in wrong:
+        says = options.pop("says")
         with pytest.raises(PySparkException) as refused:
-            spark.read.format("penstock").options(**server.options(**options)).load()
-        before, _, _ = str(refused.value).partition("Traceback")
-        assert "penstock.errors" in before
-        assert next(iter(options)) in before
-    lost = server.options(startingOffsets=9)
-    with pytest.raises(PySparkException) as gone:
-        spark.read.format("penstock").options(**lost, queue="q").load()
-    assert "has no option 'queue'" in str(gone.value).partition("Traceback")[0]
+            spark.read.format("penstock").options(**server.options(**options)).load().count()
+        shown = str(refused.value).strip().splitlines()
+        assert "Traceback" not in str(refused.value)
+        assert says in shown[0]
+    # A driver keeps its tracebacks.
+    driver: dict[str, str] = {}
+    hide_traceback(driver)
+    assert not driver
 
 
 # -- defaults and Spark's processes ------------------------------------------------------

@@ -57,7 +57,7 @@ def to_bytes(column: pa.Array) -> pa.Array:
 
 def is_kafka_shaped(type_: pa.DataType) -> bool:
     """Whether headers of this type are a list of names and binary values."""
-    return pa.types.is_list(type_) or pa.types.is_large_list(type_)
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def header_rows(column: pa.Array) -> list[dict[str, HeaderValue]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.pipeline.format.error_lines import line_first
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.positions import lower_bounds, upper_bounds
 from penstock.pipeline.format.pushdown import NOTHING, Pushed, Pushing, push
 from penstock.pipeline.format.ranges import (
@@ -46,13 +46,13 @@ class LogReader(DataSourceReader):
         self._pushed, left = push(filters, self._pushed)
         return left
 
-    @line_first
+    @one_line
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of tasks. The read ends at the current end of the log (L2)."""
         with self._options.server.open(PLANNING) as remote:
             return plan_ranges(remote, self._options, self._pushed)
 
-    @line_first
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one range, in order."""
         # Spark invents a partition if there is none.

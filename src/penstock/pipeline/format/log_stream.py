@@ -19,13 +19,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from penstock.errors import OtherStore
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.identity import StoreIdentity, check_position, check_store
-from penstock.pipeline.format.error_lines import line_first
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.lag import measure
 from penstock.pipeline.format.log_reader import read_range
 from penstock.pipeline.format.positions import EARLIEST, LATEST, lower_bounds
 from penstock.pipeline.format.ranges import Limits, Range, check_kept, cut
 from penstock.pipeline.format.read_options import SourceOptions, check_stream
-from penstock.pipeline.format.triggers import Patience, bounded, default_limit
+from penstock.pipeline.format.triggers import TriggerDelay, bounded, default_limit
 from penstock.pipeline.remote import Remote
 
 __all__ = ["LogStream", "noted", "resumed"]
@@ -53,7 +53,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_stream(options)
         self._options = options
         self._clock = clock or SystemClock()
-        self._patience = Patience(options, self._clock)
+        self._delay = TriggerDelay(options, self._clock)
         #: Where the last micro-batch ends.
         self._reached: int | None = None
         self._schema = schema
@@ -63,7 +63,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- planning ----------------------------------------------------------------------
 
-    @line_first
+    @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts."""
         remote = self._open()
@@ -76,12 +76,12 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The limit from ``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``."""
         return default_limit(self._options)
 
-    @line_first
+    @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the current end of the log."""
         self._target = _locate(self._open(), LATEST)
 
-    @line_first
+    @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends."""
         end = self._next(start, limit)
@@ -98,7 +98,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             # A query that ends does not wait for more entries.
             end = min(end, self._target)
-        elif self._patience.waits(remote, begin, end):
+        elif self._delay.waits(remote, begin, end):
             return start
         fail, known = self._options.fail_on_data_loss, start.get(_TRIMMED)
         if end > begin:
@@ -112,7 +112,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = _topics_above(start, begin)
         return {**noted(store, max(begin, end), trimmed), _BEGAN: begin, **topics}
 
-    @line_first
+    @one_line
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of the log and the lag behind it, for the query's progress report."""
         remote = self._open()
@@ -122,7 +122,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lag = measure(remote, reached, end, self._clock)
         return {**noted(store, end, trimmed), **lag.to_report()}
 
-    @line_first
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch."""
         options, remote = self._options, self._open()
@@ -165,7 +165,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -----------------------------------------------------------------------
 
-    @line_first
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one range, in order."""
         assert isinstance(partition, Range)

@@ -29,7 +29,7 @@ from penstock.client.options import random_prefix
 from penstock.errors import BadInput, PipelineError
 from penstock.model.limits import check_name
 from penstock.pipeline.format.attempt import Attempt, Counts
-from penstock.pipeline.format.error_lines import line_first
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.options import SERVER_OPTIONS, Given
 from penstock.pipeline.format.read_options import READ_OPTIONS
 from penstock.pipeline.format.registration import Registration, finish_writes
@@ -89,14 +89,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._write_id = write_id
         self._registration = registration
 
-    @line_first
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition; runs in a task."""
         return _write(
             self._server, self._columns, f"w/{self._write_id}", iterator, self._registration
         )
 
-    @line_first
+    @one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finish the write and log what was published; the rows are readable already."""
         _say("Write", self._write_id, messages)
@@ -117,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         #: The token of this run of the query; tasks get it with the writer.
         self._run = random_prefix()
 
-    @line_first
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition of a micro-batch; runs in a task."""
         context = _task()
@@ -133,7 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         return _write(self._server, self._columns, f"s/{query}/{batch}", iterator, registration)
 
-    @line_first
+    @one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log what was published and finish the write; the rows are readable already."""
         _say("Micro-batch", batchId, messages)

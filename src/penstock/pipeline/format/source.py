@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.pipeline.format.claims import consumer_schema
-from penstock.pipeline.format.error_lines import line_first
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.log_reader import LogReader
 from penstock.pipeline.format.log_stream import LogStream
 from penstock.pipeline.format.options import Given, is_consumer
@@ -47,18 +47,18 @@ class PenstockSource(DataSource):
         """The name for ``format``."""
         return "penstock"
 
-    @line_first
+    @one_line
     def schema(self) -> StructType:
         """The columns of the table; a consumed queue has those of the log and two more."""
         table = declared(self.options)
-        given = Given(self.options if table is None else table)
+        given = Given(self.options if table is None else {**table, **self.session})
         if is_consumer(given):
             columns = spark_schema(consumer_schema(payload=given.truth("payload", True)))
         else:
             columns = spark_schema(read_schema(source_options(given.options)))
         return columns if table is None else with_options(columns, table)
 
-    @line_first
+    @one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """A table in batch mode."""
         given = Given(written(self.options, schema))
@@ -77,7 +77,7 @@ class PenstockSource(DataSource):
             case _:
                 return DeliveriesReader(options, columns)
 
-    @line_first
+    @one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The log, or a queue to consume."""
         given = Given(written(self.options, schema))
@@ -88,14 +88,14 @@ class PenstockSource(DataSource):
         options = _streamed(source_options(given.options))
         return LogStream(options, check_schema(schema, options))
 
-    @line_first
+    @one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publishes rows as messages."""
         from penstock.pipeline.format.sink import batch_writer  # noqa: PLC0415  (readers have none)
 
         return batch_writer(self.options, schema, overwrite)
 
-    @line_first
+    @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Publishes rows of micro-batches as messages, each once."""
         from penstock.pipeline.format.sink import stream_writer  # noqa: PLC0415  (readers have none)

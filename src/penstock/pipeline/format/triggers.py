@@ -20,14 +20,14 @@ from penstock.pipeline.format.read_options import SourceOptions
 from penstock.pipeline.format.streams import from_offset
 from penstock.pipeline.remote import Remote
 
-__all__ = ["Patience", "bounded", "default_limit"]
+__all__ = ["TriggerDelay", "bounded", "default_limit"]
 
 #: How many micro-batches ahead the log is split to find the end of the next one. The server limits
 #: the number of pieces; above that limit they would be larger.
 _PIECES: Final = 10_000
 
 
-class Patience:
+class TriggerDelay:
     """Lets a micro-batch wait until there are ``minOffsetsPerTrigger`` entries, for a while."""
 
     def __init__(self, options: SourceOptions, clock: Clock) -> None:
