@@ -51,7 +51,7 @@ def test_options_count_entries_and_not_offsets(server: Hosted) -> None:
     for size in (1, 30, 4):
         server.publish("t", *[NewMessage(b"x", {"n": n}) for n in range(size)])
         server.advance(1_000)
-    assert [one.num_rows for one in pieces(server, maxRecordsPerPartition=10)] == [1, 10, 10, 10, 4]
+    assert [one.num_rows for one in pieces(server, maxRecordsPerPartition=10)] == [10, 10, 10, 1, 4]
     assert len(pieces(server, minPartitions=3)) == 3
     now = server.clock.now()
     started = pieces(server, startingTimestamp=now - 2_000)

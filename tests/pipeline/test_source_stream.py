@@ -113,6 +113,23 @@ def test_where_a_new_query_begins(server: Hosted, start: str) -> None:
     planned.stop()
 
 
+def test_a_stream_reports_how_far_it_is_behind(server: Hosted) -> None:
+    server.publish("t", *[b"12345"] * 2_500)
+    server.advance(7_000)
+    given = stream(server, maxOffsetsPerTrigger=500)
+    planned = LogStream(given._options, given._schema, server.clock)
+    assert planned.reportLatestOffset()["lag"] == {"entries": 0, "bytes": 0, "oldest_ms": 0}
+    at = planned.latestOffset(planned.initialOffset(), planned.getDefaultReadLimit())
+    reported = planned.reportLatestOffset()
+    assert reported["lag"] == {"entries": 2_000, "bytes": 10_000, "oldest_ms": 7_000}
+    assert reported["offset"] == 2_500
+    # The checkpoint has none of it.
+    assert "lag" not in at
+    planned.latestOffset(at, ReadAllAvailable())
+    assert planned.reportLatestOffset()["lag"]["entries"] == 0
+    planned.stop()
+
+
 @law("L2")
 def test_the_first_micro_batch_is_the_same_after_a_restart(server: Hosted) -> None:
     """Spark stores where it ends, but not where it began: ``latest`` is another offset by then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock import NewMessage
+from penstock.cli.pipeline.commands import pipeline
 from penstock.errors import BadInput, BadSetting
 from penstock.pipeline import Lag, create_tables, lag_of, register
 from penstock.pipeline.format.defaults import default_server, started_with
@@ -25,6 +28,8 @@ from tests.pipeline.conftest import PUSHDOWN
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.test_source_log import lose
 
+#: Spark starts in seconds, on a machine that has nothing else to do.
+_PATIENCE_S = 900
 CREATE = "CREATE TABLE orders USING penstock OPTIONS (url '{url}', topic 'orders')"
 
 
@@ -145,12 +150,12 @@ def _progress(offset: str) -> Any:
 
 
 def test_an_error_is_one_line(spark: SparkSession, server: Hosted) -> None:
+    lose(server)
     wrong: list[dict[str, Any]] = [
         {"startingOffset": 1, "says": "did you mean startingOffsets"},
         {"startingTimestamp": server.clock.now() + 1, "says": "No entry was published"},
         {"startingOffsets": 0, "where": "n = 1", "says": "retention has removed"},
     ]
-    lose(server)
     for options in wrong:
         says = options.pop("says")
         with pytest.raises(PySparkException) as refused:
@@ -202,33 +207,36 @@ def test_settings_on_the_command_line_of_spark(tmp_path: Path) -> None:
     assert started_with(5, tmp_path) == {}
 
 
-def test_a_job_runs_under_spark_submit(server: Hosted, tmp_path: Path) -> None:
-    """The file that ``script`` prints, and a session that gets its server by ``--conf``."""
+#: Reads from the default server, then runs the file that ``penstock pipeline script`` prints.
+_PROGRAM = """
+import runpy, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+print("entries:", spark.read.format("penstock").load().count())
+script = sys.argv.pop(1)
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_a_program_and_a_job_run_under_spark_submit(server: Hosted, tmp_path: Path) -> None:
+    server.publish("other", b"x", b"y")
     (tmp_path / "in.txt").write_text("one\ntwo\n")
-    script = _run("-m", "penstock", "pipeline", "script").strip()
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    script = CliRunner().invoke(pipeline, ["script"]).output.strip()
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    command = ["--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    settings = {"spark.ui.enabled": "false", "spark.penstock.url": server.url}
+    command = [submit, "--master", "local[1]"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
     job = ["ingest", str(tmp_path / "in.txt"), "t", "--format", "text", "--url", server.url]
     done = subprocess.run(
-        [submit, *command, script, *job], capture_output=True, text=True, timeout=300, check=False
+        [*command, str(tmp_path / "program.py"), script, *job],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
+    assert "entries: 2" in done.stdout
     assert server.payloads("t").total() == 2
-    reader = tmp_path / "reader.py"
-    reader.write_text(
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.getOrCreate()\n"
-        'print("entries:", spark.read.format("penstock").load().count())\n'
-    )
-    given = [*command, "--conf", f"spark.penstock.url={server.url}", str(reader)]
-    done = subprocess.run(
-        [submit, *given], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert "entries: 2" in done.stdout, done.stderr[-3_000:]
-
-
-def _run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=True
-    )
-    return done.stdout
