@@ -47,7 +47,7 @@ class Given:
         names = {name.lower(): name for name in known}
         for name in self._options:
             if name not in names:
-                raise BadInput(f"{whose} has no option {shown(name)}{_hint(name, names)}.")
+                raise BadInput(f"{whose} has no option {shown(name)}{_hint(name, names)}")
 
     def has(self, name: str) -> bool:
         """Whether the option was given."""
@@ -139,7 +139,7 @@ def _hint(name: str, names: Mapping[str, str]) -> str:
     close = get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {names[close[0]]}?"
-    return f"; it has {', '.join(sorted(names.values()))}"
+    return f"; it has {', '.join(sorted(names.values()))}."
 
 
 def is_consumer(given: Given) -> bool:

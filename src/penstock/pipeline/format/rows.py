@@ -140,7 +140,7 @@ def groups_of(batch: pa.RecordBatch, columns: Columns) -> dict[Group, list[NewMe
 
 def _messages(batch: pa.RecordBatch, columns: Columns) -> list[NewMessage]:
     names, rows = columns.names, batch.num_rows
-    for name in columns.unset:
+    for name in sorted(columns.unset):
         if batch.column(name).null_count < rows:
             raise BadInput(f"The server sets {name}: leave the column out.", field=name)
     payloads = batch.column(columns.payload).cast(pa.binary()).to_pylist()

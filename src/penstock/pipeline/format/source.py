@@ -77,7 +77,7 @@ class PenstockSource(DataSource):
             case _:
                 return DeliveriesReader(options, columns)
 
-    @one_line
+    # Not one_line: Spark then shows a NameError of its own, and this error in its traceback.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The log, or a queue to consume."""
         given = Given(written(self.options, schema))
