@@ -62,7 +62,7 @@ def test_one_column_as_the_payload(server: Hosted, spark: SparkSession, tmp_path
         topic="orders",
         format="csv",
         value="text",
-        columns={"key": "who"},
+        columns={"replace_key": "who"},
     )
     assert [(d.payload.decode(), d.message.key) for d in server.claim("orders", 10)] == [
         ("hello", "a"),

@@ -38,7 +38,7 @@ def test_every_column_becomes_what_it_is_called(spark: SparkSession, server: Hos
     later = server.clock.now() + 60_000
     frame = spark.sql(
         f"""
-        SELECT 'text' AS value, 'a' AS topic, 'k' AS key, 'p' AS partition_key,
+        SELECT 'text' AS value, 'a' AS topic, 'k' AS replace_key, 'p' AS key,
             map('x', '1', 'none', NULL) AS headers, 7 AS priority, 'text/plain' AS content_type,
             timestamp_millis({later}) AS deliver_at, {later + 1} AS expires_at, 'i' AS id,
             3 AS max_attempts
@@ -57,6 +57,52 @@ def test_every_column_becomes_what_it_is_called(spark: SparkSession, server: Hos
     assert (bare.deliver_at, bare.expires_at) == (bare.published_at, None)
     # The idempotency id was the server's to know.
     assert server.ask(lambda q: q.publish("a", b"", id="i")).duplicate
+
+
+def test_the_key_keeps_rows_in_order_and_replaces_nothing(
+    spark: SparkSession, server: Hosted
+) -> None:
+    """As in Kafka: many rows have one key, and all of them are delivered."""
+    rows = spark.range(0, 100, 1, 2).selectExpr("'x' AS value", "cast(id % 10 AS string) AS key")
+    writer(rows, server, topic="t").save()
+    assert server.ask(lambda q: q.stats("t")).available == 100
+    by_key = Counter(message.partition_key for _, message in log(server))
+    assert by_key == {str(n): 10 for n in range(10)}
+    assert all(message.key is None for _, message in log(server))
+    # The key that replaces says so.
+    writer(rows.withColumnRenamed("key", "replace_key"), server, topic="u").save()
+    assert server.ask(lambda q: q.stats("u")).available == 10
+
+
+def test_rows_of_a_kafka_source_are_published_as_they_are(
+    spark: SparkSession, server: Hosted
+) -> None:
+    """Binary keys, and headers as a list of names and binary values; the source gives them back."""
+    frame = spark.sql(
+        """
+        SELECT 'a' AS topic, X'FF00' AS key, X'01' AS value,
+            array(named_struct('key', 'trace', 'value', X'31'),
+                  named_struct('key', 'raw', 'value', X'80'),
+                  named_struct('key', 'none', 'value', CAST(NULL AS binary))) AS headers
+        UNION ALL SELECT 'b', X'6B', X'02', NULL
+        """
+    )
+    writer(frame, server).save()
+    (_, first), (_, second) = sorted(log(server), key=lambda entry: entry[1].topic)
+    assert (first.partition_key, second.partition_key) == ("data:;base64,/wA=", "k")
+    assert (first.headers, second.headers) == ({"trace": "1", "raw": "data:;base64,gA=="}, {})
+    options = server.options(includeHeaders=True, keyType="binary")
+    again = spark.read.format("penstock").options(**options).load().orderBy("topic")
+    assert again.schema["headers"].dataType.simpleString() == (
+        "array<struct<key:string,value:binary>>"
+    )
+    one, two = again.select("key", "value", "headers").collect()
+    assert (bytes(one.key), bytes(one.value), bytes(two.key)) == (b"\xff\x00", b"\x01", b"k")
+    assert {(name, bytes(value)) for name, value in one.headers} == {
+        ("trace", b"1"),
+        ("raw", b"\x80"),
+    }
+    assert two.headers == []
 
 
 def test_what_was_read_from_the_log_can_be_published_again(
@@ -89,6 +135,7 @@ def test_headers_may_be_json(spark: SparkSession, server: Hosted) -> None:
         ("SELECT 'x' AS value, 'high' AS priority", {}, "priority is string"),
         ("SELECT 'x' AS value, map('a', 1) AS headers", {}, "headers is map<string,int>"),
         ("SELECT 'x' AS value, 1L AS id", {}, "id is bigint"),
+        ("SELECT 'x' AS value, 'k' AS key, 'p' AS partition_key", {}, "rename it to replace_key"),
         ("SELECT 't' AS topic", {}, "value or payload"),
         ("SELECT 'x' AS value, 'y' AS payload", {}, "value or payload"),
         ("SELECT 'x' AS value", {"topic": None}, "set the option topic"),
@@ -213,7 +260,7 @@ def test_rows_go_to_the_lanes_that_they_belong_to() -> None:
         {
             "payload": pa.array([b"0", b"1", b"2", b"3"], pa.binary()),
             "topic": ["a", "b", "a", "a"],
-            "key": [None, "k", None, None],
+            "replace_key": [None, "k", None, None],
             "deliver_at": pa.array([None, 5, 5, None], pa.int64()),
             "id": [None, None, None, "i"],
         }

@@ -60,7 +60,7 @@ def test_every_value_comes_as_it_was_published(server: Hosted) -> None:
         "offset": first["id"],
         "id": first["id"],
         "topic": "orders",
-        "key": "schlüssel",
+        "key": "p-1",
         "value": payload,
         "headers": {
             "text": {"s": "naïve ☃ 😀", "i": None, "d": None, "b": None},
@@ -82,9 +82,10 @@ def test_every_value_comes_as_it_was_published(server: Hosted) -> None:
         "size": len(payload),
         "checksum": checksum(payload),
         "max_attempts": 65_535,
+        "replace_key": "schlüssel",
     }
     assert (empty["value"], empty["size"], empty["priority"], empty["headers"]) == (b"", 0, 4, [])
-    assert (empty["key"], empty["partition_key"], empty["content_type"]) == (None, None, None)
+    assert (empty["key"], empty["replace_key"], empty["content_type"]) == (None, None, None)
     assert empty["deliver_at"] == empty["timestamp"] == moment(now)
     assert (empty["expires_at"], empty["max_attempts"]) == (None, None)
     assert (binary["value"], binary["priority"]) == (bytes(range(256)), 0)

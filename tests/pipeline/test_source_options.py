@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import BadFilter, BadInput, BadName, BadUrl, PenstockError
 from penstock.model.columns import LogColumns
 from penstock.model.message import Message, MessageId, Offset
-from penstock.pipeline.format.options import SourceOptions, source_options
+from penstock.pipeline.format.read_options import SourceOptions, source_options
 from penstock.pipeline.format.schemas import spark_schema, table_schema, to_table
 from penstock.pipeline.format.source import PenstockSource
 from penstock.pipeline.remote import Server
@@ -64,14 +64,33 @@ def test_names_and_words_in_any_case() -> None:
         ({"credential": "file:"}, BadInput, "credential"),
         ({"table": "logs"}, BadInput, "table is 'logs'; it is one of log, deliveries"),
         ({"startingOffset": "0"}, BadInput, "did you mean startingOffsets"),
-        ({"path": "x"}, BadInput, "has no option 'path'; it has"),
+        ({"path": "x"}, BadInput, "load() gets the URL of a server"),
+        ({"path": "http://127.0.0.1:8"}, BadInput, "are two servers"),
+        ({"colour": "x"}, BadInput, "has no option 'colour'; it has"),
         ({"table": "history", "where": "TRUE"}, BadInput, "The table history has no option"),
         ({"table": "failed", "startingOffsets": "0"}, BadInput, "The table failed has no option"),
         ({"table": "log", "queue": "q"}, BadInput, "The table log has no option"),
         ({"startingOffsets": "first"}, BadInput, "earliest or latest or an offset"),
         ({"startingOffsets": "-1"}, BadInput, "startingOffsets is '-1'"),
         ({"startingOffsets": "9" * 30}, BadInput, "whole number from 0 to"),
-        ({"endingOffsets": "earliest"}, BadInput, "latest or an offset"),
+        ({"endingOffsets": "first"}, BadInput, "latest or an offset"),
+        ({"startingOffsets": "{"}, BadInput, "startingOffsets is not JSON"),
+        ({"startingOffsets": "{}"}, BadInput, "has to be like"),
+        ({"startingOffsets": '{"t": 1}'}, BadInput, "subscribe has to name exactly these topics"),
+        ({"startingOffsets": '{"t": {"0": 1, "1": 2}}'}, BadInput, "a topic has one log"),
+        ({"startingOffsets": '{"t": -3}'}, BadInput, "'-3' is not an offset"),
+        ({"startingOffsetsByTimestamp": '{"t": "now"}'}, BadInput, "'now' is not epoch"),
+        ({"startingTimestamp": "yesterday"}, BadInput, "startingTimestamp is 'yesterday'"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, BadInput, "one of error, latest"),
+        ({"subscribe": "a", "topic": "b"}, BadInput, "Only one of topic and subscribe"),
+        ({"subscribePattern": "("}, BadInput, "no regular expression"),
+        ({"minPartitions": "0"}, BadInput, "whole number from 1 to"),
+        ({"maxTriggerDelay": "1m"}, BadInput, "requires minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, BadInput, "such as 15m"),
+        ({"maxBytesPerTrigger": "0"}, BadInput, "at least 1 byte"),
+        ({"maxBytesPerTrigger": "5 parsecs"}, BadInput, "a size such as 64m"),
+        ({"keyType": "int"}, BadInput, "one of string, binary"),
+        ({"table": "failed", "subscribe": "t"}, BadInput, "The table failed has no option"),
         ({"startingOffsets": "2", "endingOffsets": "1"}, BadInput, "above endingOffsets"),
         ({"maxOffsetsPerTrigger": "0"}, BadInput, "whole number from 1 to"),
         ({"entriesPerPartition": "1e6"}, BadInput, "whole number from 1 to"),
@@ -122,7 +141,7 @@ def test_the_columns_of_the_log() -> None:
         "struct<offset:bigint,id:bigint,topic:string,key:string,value:binary,"
         "headers:map<string,struct<s:string,i:bigint,d:double,b:boolean>>,timestamp:timestamp,"
         "partition_key:string,priority:int,content_type:string,deliver_at:timestamp,"
-        "expires_at:timestamp,size:bigint,checksum:bigint,max_attempts:int>"
+        "expires_at:timestamp,size:bigint,checksum:bigint,max_attempts:int,replace_key:string>"
     )
 
 

@@ -69,9 +69,9 @@ def test_ranges_are_cut_with_each_other() -> None:
     [
         (EqualTo(("topic",), "it's"), "topic = 'it''s'"),
         (Not(EqualTo(("topic",), "a")), "NOT (topic = 'a')"),
-        (EqualNullSafe(("key",), "a"), "key = 'a'"),
-        (EqualNullSafe(("key",), None), "key IS NULL"),
-        (IsNull(("key",)), "key IS NULL"),
+        (EqualNullSafe(("key",), "a"), "partition_key = 'a'"),
+        (EqualNullSafe(("key",), None), "partition_key IS NULL"),
+        (IsNull(("replace_key",)), "key IS NULL"),
         (IsNotNull(("partition_key",)), "partition_key IS NOT NULL"),
         (In(("topic",), ("a", "b")), "topic IN ('a', 'b')"),
         (Not(In(("priority",), (1, 2))), "NOT (priority IN (1, 2))"),
@@ -79,8 +79,8 @@ def test_ranges_are_cut_with_each_other() -> None:
         (GreaterThan(("size",), 2**62), f"size > {2**62}"),
         (GreaterThan(("content_type",), "a"), "content_type > 'a'"),
         (StringStartsWith(("topic",), "a%"), "starts_with(topic, 'a%')"),
-        (StringEndsWith(("key",), "a"), "ends_with(key, 'a')"),
-        (StringContains(("key",), "a"), "contains(key, 'a')"),
+        (StringEndsWith(("key",), "a"), "ends_with(partition_key, 'a')"),
+        (StringContains(("replace_key",), "a"), "contains(key, 'a')"),
         (EqualTo(("timestamp",), NOON), f"published_at = {NOON_MS}"),
         (
             EqualTo(("timestamp",), NOON.astimezone(timezone(timedelta(hours=5)))),

@@ -26,7 +26,9 @@ def test_values_come_through(spark: SparkSession, server: Hosted) -> None:
     now = server.clock.now()
     server.publish(
         "orders",
-        NewMessage("☃".encode(), {"a": "ä", "n": 2**63 - 1, "d": 0.5, "t": False}, key="k"),
+        NewMessage(
+            "☃".encode(), {"a": "ä", "n": 2**63 - 1, "d": 0.5, "t": False}, partition_key="k"
+        ),
         NewMessage(b"", priority=0, delay_ms=5),
     )
     spark.sql(

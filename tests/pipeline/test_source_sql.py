@@ -44,3 +44,19 @@ def test_offsets_with_gaps_are_read_once_each(server: Hosted) -> None:
     assert [offset for one in bounded for offset in one] == offsets
     assert micro_batches(planned, ReadAllAvailable()) == [offsets]
     planned.stop()
+
+
+def test_options_count_entries_and_not_offsets(server: Hosted) -> None:
+    """One commit of 30 entries is one segment, which the store does not split by itself."""
+    for size in (1, 30, 4):
+        server.publish("t", *[NewMessage(b"x", {"n": n}) for n in range(size)])
+        server.advance(1_000)
+    assert [one.num_rows for one in pieces(server, maxRecordsPerPartition=10)] == [10, 10, 10, 1, 4]
+    assert len(pieces(server, minPartitions=3)) == 3
+    now = server.clock.now()
+    started = pieces(server, startingTimestamp=now - 2_000)
+    assert sum(one.num_rows for one in started) == 34
+    planned = stream(server, maxBytesPerTrigger=12)
+    limit = planned.getDefaultReadLimit()
+    assert list(map(len, micro_batches(planned, limit))) == [12, 12, 11]
+    planned.stop()

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.errors import BadInput, OffsetsGone
 from penstock.model.delivery import Reject
 from penstock.pipeline.format.log_stream import LogStream
+from penstock.pipeline.format.ranges import Range
 from penstock.testing.laws import law
 from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.reading import source, stream
@@ -51,7 +52,7 @@ def test_a_stream_reads_what_comes(server: Hosted) -> None:
     assert planned.partitions(start, start) == []
     published = [one.offset for one in server.publish("t", *[b"x"] * 5)]
     end = planned.latestOffset(start, ReadAllAvailable())
-    assert end == planned.reportLatestOffset()
+    assert end["began"] == start["offset"]
     assert end["offset"] == published[-1] + 1
     assert offsets(planned, start["offset"], end["offset"]) == published
     assert planned.latestOffset(end, ReadAllAvailable()) == end
@@ -112,6 +113,40 @@ def test_where_a_new_query_begins(server: Hosted, start: str) -> None:
     planned.stop()
 
 
+def test_a_stream_reports_how_far_it_is_behind(server: Hosted) -> None:
+    server.publish("t", *[b"12345"] * 2_500)
+    server.advance(7_000)
+    given = stream(server, maxOffsetsPerTrigger=500)
+    planned = LogStream(given._options, given._schema, server.clock)
+    assert planned.reportLatestOffset()["lag"] == {"entries": 0, "bytes": 0, "oldest_ms": 0}
+    at = planned.latestOffset(planned.initialOffset(), planned.getDefaultReadLimit())
+    reported = planned.reportLatestOffset()
+    assert reported["lag"] == {"entries": 2_000, "bytes": 10_000, "oldest_ms": 7_000}
+    assert reported["offset"] == 2_500
+    # The checkpoint has none of it.
+    assert "lag" not in at
+    planned.latestOffset(at, ReadAllAvailable())
+    assert planned.reportLatestOffset()["lag"]["entries"] == 0
+    planned.stop()
+
+
+@law("L2")
+def test_the_first_micro_batch_is_the_same_after_a_restart(server: Hosted) -> None:
+    """Spark stores where it ends, but not where it began: ``latest`` is another offset by then."""
+    server.publish("t", *[b"x"] * 5)
+    planned = stream(server, startingOffsets="latest")
+    start = planned.initialOffset()
+    server.publish("t", *[b"x"] * 3)
+    end = planned.latestOffset(start, ReadAllAvailable())
+    server.publish("t", b"later")
+    planned.stop()
+    # The query was killed in its first micro-batch.
+    again = stream(server, startingOffsets="latest")
+    parts = again.partitions(again.initialOffset(), end)
+    assert [(one.start, one.end) for one in parts if isinstance(one, Range)] == [(5, 8)]
+    again.stop()
+
+
 def test_a_stream_is_filtered_by_its_options(server: Hosted) -> None:
     for topic in ("a", "b", "a"):
         server.publish(topic, b"x")
@@ -159,7 +194,7 @@ def test_offsets_that_are_lost_behind_an_older_entry_fail(server: Hosted) -> Non
     lost = pinned_and_lost(server)
     for ask in (
         lambda: planned.latestOffset(at, ReadAllAvailable()),
-        lambda: planned.partitions(at, {**at, "offset": lost[-1] + 1}),
+        lambda: planned.partitions(at, {"offset": lost[-1] + 1}),
         lambda: list(planned.read(part)),
     ):
         with pytest.raises(OffsetsGone, match=f"removed entries up to {lost[-1]}"):
@@ -220,5 +255,5 @@ def test_other_tables_are_no_streams(server: Hosted, table: str) -> None:
 
 def test_a_stream_has_no_end(server: Hosted) -> None:
     given = source(server, endingOffsets=5)
-    with pytest.raises(BadInput, match="endingOffsets is for read"):
+    with pytest.raises(BadInput, match="are for read; a stream ends"):
         given.streamReader(given.schema())

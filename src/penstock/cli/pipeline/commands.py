@@ -5,6 +5,7 @@ The options of a command have the names of its job's parameters.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -182,7 +183,7 @@ def replay(**options: Any) -> None:
     multiple=True,
     metavar="NAME=COLUMN",
     callback=to_pairs,
-    help="key, partition_key, priority or headers, and the column to take it from.",
+    help="partition_key, replace_key, priority or headers, and the column to take it from.",
 )
 @click.option("--ingest-id", metavar="ID", help="By default derived from the names of the files.")
 @job_options
@@ -211,6 +212,17 @@ def verify(**options: Any) -> None:
     from penstock.pipeline.jobs.verify import verify as job  # noqa: PLC0415
 
     run("verify", job, **options)
+
+
+@pipeline.command
+def script() -> None:
+    """Print the path of the Python file that runs these jobs under spark-submit.
+
+    \b
+    Examples:
+      spark-submit --master spark://master:7077 "$(penstock pipeline script)" archive --lake ./lake
+    """
+    click.echo(Path(__file__).with_name("submit.py"))
 
 
 @pipeline.command("run")

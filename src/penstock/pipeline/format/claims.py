@@ -23,7 +23,7 @@ from penstock.filters.to_arrow import headers_of
 from penstock.model.delivery import Delivery, Receipt
 from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.message import Message
-from penstock.pipeline.format.schemas import table_schema
+from penstock.pipeline.format.schemas import MESSAGE_FIELDS, table_schema
 
 __all__ = ["Batch", "Claim", "SparkOffset", "claim_of", "claimed_rows", "consumer_schema", "cut"]
 
@@ -124,7 +124,7 @@ def claimed_rows(
     schema = consumer_schema(payload=True)
     for field in schema:
         if field.name not in columns:
-            name = _FIELDS.get(field.name, field.name)
+            name = MESSAGE_FIELDS.get(field.name, field.name)
             values = [getattr(message, name) for message in messages]
             is_time = pa.types.is_timestamp(field.type)
             column = pa.array(values, pa.int64() if is_time else field.type)

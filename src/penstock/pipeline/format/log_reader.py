@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.pipeline.format.options import SourceOptions
+from penstock.pipeline.format.error_lines import one_line
+from penstock.pipeline.format.positions import lower_bounds, upper_bounds
 from penstock.pipeline.format.pushdown import NOTHING, Pushed, Pushing, push
 from penstock.pipeline.format.ranges import (
     PLANNING,
@@ -16,10 +17,11 @@ from penstock.pipeline.format.ranges import (
     check_kept,
     check_range,
     cut,
-    locate,
-    usual_entries,
+    limits_of,
 )
+from penstock.pipeline.format.read_options import SourceOptions, check_batch
 from penstock.pipeline.format.schemas import to_table
+from penstock.pipeline.format.selection import Selection
 from penstock.pipeline.format.streams import ahead, from_offset
 from penstock.pipeline.remote import Remote
 
@@ -30,7 +32,7 @@ class LogReader(DataSourceReader):
     """Plans in the driver; reads in workers, which get a copy."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        options.refuse("maxOffsetsPerTrigger", why="is for readStream")
+        check_batch(options)
         self._options = options
         self._schema = schema
         self._pushed = Pushed(where=_bracketed(options.where))
@@ -44,11 +46,13 @@ class LogReader(DataSourceReader):
         self._pushed, left = push(filters, self._pushed)
         return left
 
+    @one_line
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges of tasks. The read ends at the current end of the log (L2)."""
         with self._options.server.open(PLANNING) as remote:
             return plan_ranges(remote, self._options, self._pushed)
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one range, in order."""
         # Spark invents a partition if there is none.
@@ -71,15 +75,12 @@ def _bracketed(where: str | None) -> str | None:
 def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING) -> list[Range]:
     """The ranges that the options and the filters select."""
     store = remote.ask(lambda q: q.identity())
-    end = min(locate(remote, options.end), pushed.high)
-    start = max(locate(remote, options.start), pushed.low)
+    bounds = lower_bounds(remote, options.start), upper_bounds(remote, options.end)
+    start, end = max(bounds[0].offset, pushed.low), min(bounds[1].offset, pushed.high)
     if start >= end:
         return []
     start = check_kept(remote, start, fail=options.fail_on_data_loss)
-    entries = options.per_partition
-    if entries is None:
-        entries = usual_entries(remote, start, end, payload=options.payload)
-    return cut(remote, start, end, entries, store)
+    return cut(remote, start, end, options, store, limits_of(*bounds))
 
 
 def read_range(
@@ -91,6 +92,8 @@ def read_range(
         ("where", where),
         ("compression", options.compression),
     )
+
+    selection = Selection(options.pattern, part.limits)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with options.server.open() as remote:
@@ -104,6 +107,8 @@ def read_range(
             for batch in from_offset(
                 remote, "/v1/log", query, part.start, part.end, after=still_there
             ):
-                yield to_table(batch, schema)
+                chosen = selection.of(batch)
+                if chosen.num_rows:
+                    yield to_table(chosen, schema)
 
     return ahead(batches)

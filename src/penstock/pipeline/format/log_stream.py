@@ -1,8 +1,9 @@
 """The table ``log`` as a stream: micro-batches of ranges of offsets, each entry once.
 
 A micro-batch ends where the log ended when it was planned, and Spark stores that in its
-checkpoint: a repeated read after a failure returns the same entries (L1, L2). The server keeps
-no state for the stream, so ``commit`` does nothing.
+checkpoint: a repeated read after a failure returns the same entries (L1, L2). Spark does not store
+where the first micro-batch began, so each end says where its micro-batch began too. The server
+keeps no state for the stream, so ``commit`` does nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +14,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from penstock.broker.bulk import READ_BATCH
 from penstock.errors import OtherStore
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.identity import StoreIdentity, check_position, check_store
-from penstock.model.message import Offset
+from penstock.pipeline.format.error_lines import one_line
+from penstock.pipeline.format.lag import measure
 from penstock.pipeline.format.log_reader import read_range
-from penstock.pipeline.format.options import EARLIEST, LATEST, SourceOptions
-from penstock.pipeline.format.ranges import Range, check_kept, cut, locate, usual_entries
+from penstock.pipeline.format.positions import EARLIEST, LATEST, lower_bounds
+from penstock.pipeline.format.ranges import Limits, Range, check_kept, cut
+from penstock.pipeline.format.read_options import SourceOptions, check_stream
+from penstock.pipeline.format.triggers import TriggerDelay, bounded, default_limit
 from penstock.pipeline.remote import Remote
 
-__all__ = ["LogStream", "limited", "noted", "resumed"]
+__all__ = ["LogStream", "noted", "resumed"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -40,17 +38,24 @@ _STORE: Final = "store"
 _EPOCH: Final = "epoch"
 #: The end of the removed entries at that time. Entries removed later, from the offset on, are lost.
 _TRIMMED: Final = "trimmed"
-#: How many micro-batches ahead the log is split to find the end of the next one. The server limits
-#: the number of pieces; above that limit they would be larger.
-_PIECES: Final = 10_000
+#: Where the micro-batch before the position began.
+_BEGAN: Final = "began"
+#: Where single topics begin, until the stream is past all of them.
+_TOPICS: Final = "topics"
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in a process next to the driver that runs as long as the query; reads in workers."""
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        options.refuse("endingOffsets", why="is for read; a stream ends with its query")
+    def __init__(
+        self, options: SourceOptions, schema: pa.Schema, clock: Clock | None = None
+    ) -> None:
+        check_stream(options)
         self._options = options
+        self._clock = clock or SystemClock()
+        self._delay = TriggerDelay(options, self._clock)
+        #: Where the last micro-batch ends.
+        self._reached: int | None = None
         self._schema = schema
         self._remote: Remote | None = None
         #: Where an availableNow query ends.
@@ -58,51 +63,74 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- planning ----------------------------------------------------------------------
 
+    @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts."""
         remote = self._open()
         store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
-        return noted(store, locate(remote, self._options.start), trimmed)
+        bounds = lower_bounds(remote, self._options.start)
+        topics = {} if bounds.topics is None else {_TOPICS: dict(bounds.topics)}
+        return {**noted(store, bounds.offset, trimmed), **topics}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit from ``maxOffsetsPerTrigger``."""
-        most = self._options.per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """The limit from ``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``."""
+        return default_limit(self._options)
 
+    @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the current end of the log."""
-        self._target = locate(self._open(), LATEST)
+        self._target = _locate(self._open(), LATEST)
 
+    @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends."""
+        end = self._next(start, limit)
+        self._reached = end[_OFFSET]
+        return end
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         remote = self._open()
         store = remote.ask(lambda q: q.identity())
         begin = self._resumed(start, store)
         # Read before the end: entries removed in between are noticed next time.
         trimmed = _trimmed(remote)
-        end = locate(remote, LATEST)
+        end = _locate(remote, LATEST)
         if self._target is not None:
+            # A query that ends does not wait for more entries.
             end = min(end, self._target)
+        elif self._delay.waits(remote, begin, end):
+            return start
         fail, known = self._options.fail_on_data_loss, start.get(_TRIMMED)
         if end > begin:
             begin = check_kept(remote, begin, fail=fail, known=known)
             # If the target is below the first entry left, the batch is empty and ends there.
-            end = max(begin, limited(remote, begin, end, limit))
+            end = max(begin, bounded(remote, begin, end, limit, self._options))
         if end <= begin == start[_OFFSET]:
             # Return the same position: a different one would start an empty micro-batch.
-            return noted(store, begin, known)
-        return noted(store, max(begin, end), trimmed)
+            same = noted(store, begin, known)
+            return start if same.items() <= start.items() else same
+        topics = _topics_above(start, begin)
+        return {**noted(store, max(begin, end), trimmed), _BEGAN: begin, **topics}
 
+    @one_line
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the log, for the query's progress report."""
+        """The end of the log and the lag behind it, for the query's progress report."""
         remote = self._open()
         store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
-        return noted(store, locate(remote, LATEST), trimmed)
+        end = _locate(remote, LATEST)
+        reached = end if self._reached is None else self._reached
+        lag = measure(remote, reached, end, self._clock)
+        return {**noted(store, end, trimmed), **lag.to_report()}
 
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch."""
         options, remote = self._options, self._open()
         store = remote.ask(lambda q: q.identity())
+        known = start.get(_TRIMMED)
+        if _BEGAN in end and end != start:
+            # After a restart, ``start`` of the first micro-batch is a new initial offset.
+            start, known = {**start, _OFFSET: end[_BEGAN]}, end.get(_TRIMMED)
         begin, stop = start[_OFFSET], end[_OFFSET]
         if start != end:
             begin = self._resumed(start, store)
@@ -111,15 +139,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start[_OFFSET] > end[_OFFSET]:
             # The position was above the log's end when the batch was planned, so the batch began
             # at the start of the log. The log may have grown past the position since.
-            begin = locate(remote, EARLIEST)
+            begin = _locate(remote, EARLIEST)
         if begin >= stop:
             return []
-        fail, known = options.fail_on_data_loss, start.get(_TRIMMED)
-        begin = check_kept(remote, begin, fail=fail, known=known)
-        entries = options.per_partition
-        if entries is None:
-            entries = usual_entries(remote, begin, stop, payload=options.payload)
-        return cut(remote, begin, stop, entries, store)
+        begin = check_kept(remote, begin, fail=options.fail_on_data_loss, known=known)
+        return cut(remote, begin, stop, options, store, _limits(end, stop))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the server does not track the position of a stream."""
@@ -141,6 +165,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -----------------------------------------------------------------------
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one range, in order."""
         assert isinstance(partition, Range)
@@ -168,33 +193,25 @@ def resumed(remote: Remote, position: dict[str, Any], store: StoreIdentity, *, f
     what = f"The checkpoint of the stream, at offset {offset},"
     try:
         check_store(store, known, what)
-        check_position(offset, locate(remote, LATEST), "The checkpoint of the stream")
+        check_position(offset, _locate(remote, LATEST), "The checkpoint of the stream")
     except OtherStore as error:
         if fail:
             raise
         _log.warning("%s Reading restarts at the beginning of the log.", error.detail)
-        return locate(remote, EARLIEST)
+        return _locate(remote, EARLIEST)
     return offset
 
 
-def limited(remote: Remote, start: int, end: int, limit: ReadLimit) -> int:
-    """The end of a micro-batch between two offsets under a limit of entries."""
-    match limit:
-        case ReadMaxRows(max_rows=most):
-            return _after(remote, start, end, most)
-        case ReadMinRows(min_rows=least):
-            pieces = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), least))
-            return end if len(pieces) > 2 else start
-        case _:
-            return end
+def _locate(remote: Remote, word: str) -> int:
+    return lower_bounds(remote, word).offset
 
 
-def _after(remote: Remote, start: int, end: int, entries: int) -> int:
-    """The offset after ``entries`` entries, or ``end``."""
-    near = min(end, start + entries * _PIECES)
-    bound: int = remote.ask(lambda q: q.log_splits(Offset(start), Offset(near), entries))[1]
-    if bound - start <= entries or entries > READ_BATCH:
-        return bound
-    # A piece can be larger: stores with one row per commit only split between commits.
-    page = remote.ask(lambda q: q.read_log(start, limit=entries))
-    return min(near, page.next_offset) if page.entries else bound
+def _topics_above(start: dict[str, Any], begin: int) -> dict[str, Any]:
+    """Where single topics begin, if one of them begins above ``begin``."""
+    topics = start.get(_TOPICS) or {}
+    return {_TOPICS: topics} if max(topics.values(), default=0) > begin else {}
+
+
+def _limits(end: dict[str, Any], stop: int) -> Limits | None:
+    topics = end.get(_TOPICS)
+    return None if topics is None else {topic: (low, stop) for topic, low in topics.items()}

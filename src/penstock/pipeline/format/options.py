@@ -1,4 +1,4 @@
-"""The options of ``format("penstock")``, checked before anything is read.
+"""The options of ``format("penstock")`` as typed values, and the server that they name.
 
 Spark passes options as text, in the case in which they were written. An option that is unknown
 or not valid for the table is refused with its name (E1).
@@ -8,62 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Final, TypeAlias
-
-from msgspec import Struct
+from typing import Final
 
 from penstock.client.address import parse_address
 from penstock.client.credentials import check_source
 from penstock.errors import BadInput
-from penstock.filters import parse
-from penstock.model.limits import MAX_OFFSET, check_name, check_queue_name, shown
+from penstock.model.limits import shown
+from penstock.pipeline.format.defaults import PREFIX, default_server, server_of
 from penstock.pipeline.remote import Server
 
 __all__ = [
-    "EARLIEST",
-    "LATEST",
     "SERVER_OPTIONS",
     "Given",
-    "Position",
-    "SourceOptions",
     "is_consumer",
-    "source_options",
 ]
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-#: An offset, or one of the two ends of the log.
-Position: TypeAlias = int | str
-
 #: The options that every use of the format has.
-SERVER_OPTIONS: Final = ("url", "credential", "ca")
-_RANGE: Final = ("startingOffsets", "endingOffsets", "entriesPerPartition", "failOnDataLoss")
-_STATE: Final = ("queue", "topic", "where", "payload")
-#: Additional options per table.
-_TABLES: Final[dict[str, tuple[str, ...]]] = {
-    "log": (*_RANGE, "topic", "where", "payload", "maxOffsetsPerTrigger"),
-    "deliveries": _STATE,
-    "failed": _STATE,
-    "history": (*_RANGE, "queue"),
-}
-_COMPRESSIONS: Final = ("none", "lz4", "zstd")
+SERVER_OPTIONS: Final = ("url", "credential", "ca", "path")
 _TRUTHS: Final = {"true": True, "false": False}
-#: The limit of entries per partition or micro-batch: far below 64 bits, above any log.
-_MAX_ENTRIES: Final = MAX_OFFSET
 
 
 class Given:
     """The given options, by name in any case; each getter returns a typed value or raises."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
+        given = {name.lower(): value for name, value in options.items()}
+        #: Settings of the session, which ``penstock.pipeline.register`` passes on.
+        self._session = {name: given.pop(name) for name in list(given) if name.startswith(PREFIX)}
+        self._options = given
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """All of them, with their names in lower case."""
+        return {**self._options, **self._session}
 
     def refuse_others(self, known: Iterable[str], whose: str) -> None:
         """Raise ``BadInput`` for any option that is not in ``known``."""
         names = {name.lower(): name for name in known}
         for name in self._options:
             if name not in names:
-                raise BadInput(f"{whose} has no option {shown(name)}{_hint(name, names)}.")
+                raise BadInput(f"{whose} has no option {shown(name)}{_hint(name, names)}")
 
     def has(self, name: str) -> bool:
         """Whether the option was given."""
@@ -102,26 +86,41 @@ class Given:
         value = self.text(name)
         return None if value is None else _number(name, value, least, most)
 
-    def position(self, name: str, words: tuple[str, ...], default: Position) -> Position:
-        """An offset, or one of ``words``."""
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() in words:
-            return value.lower()
-        if not value.isascii() or not value.isdigit():
-            allowed = " or ".join((*words, "an offset"))
-            raise BadInput(f"{name} is {shown(value)}; it is {allowed}.", field=name)
-        return _number(name, value, 0, MAX_OFFSET)
-
     def server(self) -> Server:
-        """The server that the options name. Whether it answers shows on the first call."""
-        url = self.needed("url")
+        """The server that the options name. Whether it answers shows on the first call.
+
+        Without a URL, it is that of the environment or of the Spark session.
+        """
+        url, credential, ca = self._url(), self.text("credential"), self.text("ca")
+        if url is None:
+            usual = server_of(self._session) or default_server()
+            if usual is None:
+                raise BadInput(
+                    "The option url is missing, and there is no default: set PENSTOCK_URL before "
+                    "Spark starts, or spark.penstock.url.",
+                    field="url",
+                )
+            url, credential, ca = usual.url, credential or usual.credential, ca or usual.ca
         parse_address(url)
-        credential = self.text("credential")
         if credential is not None:
             check_source(credential)
-        return Server(url, credential, self.text("ca"))
+        return Server(url, credential, ca)
+
+    def _url(self) -> str | None:
+        """The option ``url``, or the argument of ``load`` and ``save``."""
+        url, path = self.text("url"), self.text("path")
+        if self.has("url") and not url:
+            return self.needed("url")
+        if path is None or path == url:
+            return url
+        if not path.startswith(("http://", "https://")):
+            raise BadInput(
+                f"load() gets the URL of a server, like http://localhost:8080, not {shown(path)}.",
+                field="path",
+            )
+        if url is not None:
+            raise BadInput(f"url and load({shown(path)}) are two servers.", field="path")
+        return path
 
 
 def _number(name: str, value: str, least: int, most: int) -> int:
@@ -140,82 +139,9 @@ def _hint(name: str, names: Mapping[str, str]) -> str:
     close = get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {names[close[0]]}?"
-    return f"; it has {', '.join(sorted(names.values()))}"
-
-
-class SourceOptions(Struct, frozen=True, kw_only=True):
-    """The table to read, and how."""
-
-    server: Server
-    table: str = "log"
-    queue: str | None = None
-    """None: all of them."""
-    where: str | None = None
-    """The combined filter of ``topic`` and ``where``, which the server evaluates."""
-    start: Position = EARLIEST
-    end: Position = LATEST
-    per_partition: int | None = None
-    """Entries per partition; None: a few tens of megabytes."""
-    per_trigger: int | None = None
-    """Entries per micro-batch; None: all available."""
-    payload: bool = True
-    fail_on_data_loss: bool = True
-    compression: str = "none"
-
-    def refuse(self, *names: str, why: str) -> None:
-        """Raise ``BadInput`` if any of these options was given: this kind of read lacks them."""
-        usual = SourceOptions(server=self.server)
-        for name, field in (("maxOffsetsPerTrigger", "per_trigger"), ("endingOffsets", "end")):
-            if name in names and getattr(self, field) != getattr(usual, field):
-                raise BadInput(f"{name} {why}.", field=name)
+    return f"; it has {', '.join(sorted(names.values()))}."
 
 
 def is_consumer(given: Given) -> bool:
     """Whether these options select a queue to consume: ``queue`` without ``table``."""
     return given.has("queue") and not given.has("table")
-
-
-def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read, checked for consistency and against the table."""
-    given = Given(options)
-    table = given.choice("table", _TABLES, "log")
-    known = (*SERVER_OPTIONS, "table", "compression", *_TABLES[table])
-    given.refuse_others(known, f"The table {table}")
-    read = SourceOptions(
-        server=given.server(),
-        table=table,
-        queue=_queue(given),
-        where=_where(given),
-        start=given.position("startingOffsets", (EARLIEST, LATEST), EARLIEST),
-        end=given.position("endingOffsets", (LATEST,), LATEST),
-        per_partition=given.number("entriesPerPartition", 1, _MAX_ENTRIES),
-        per_trigger=given.number("maxOffsetsPerTrigger", 1, _MAX_ENTRIES),
-        payload=given.truth("payload", table == "log"),
-        fail_on_data_loss=given.truth("failOnDataLoss", True),
-        compression=given.choice("compression", _COMPRESSIONS, "none"),
-    )
-    if isinstance(read.start, int) and isinstance(read.end, int) and read.start > read.end:
-        raise BadInput("startingOffsets is above endingOffsets.", field="startingOffsets")
-    return read
-
-
-def _queue(given: Given) -> str | None:
-    queue = given.text("queue")
-    return None if queue is None else check_queue_name(queue)
-
-
-def _where(given: Given) -> str | None:
-    """The conjunction of ``topic`` and ``where``."""
-    parts: list[str] = []
-    topics = given.text("topic")
-    if topics is not None:
-        names = [f"'{check_name(name.strip(), 'topic')}'" for name in topics.split(",")]
-        parts.append(f"topic IN ({', '.join(names)})")
-    where = given.text("where")
-    if where is not None:
-        # Parse it alone first, so that an error points into the user's text.
-        parse(where)
-        parts.append(where)
-    if not parts:
-        return None
-    return parse(parts[0] if len(parts) == 1 else f"({parts[0]}) AND ({parts[1]})").text

@@ -35,10 +35,11 @@ from penstock.errors import BadFilter
 from penstock.filters import parse
 from penstock.filters.tree import INT64_MAX, INT64_MIN
 from penstock.model.limits import MAX_OFFSET
+from penstock.pipeline.format.schemas import MESSAGE_FIELDS
 
 __all__ = ["NOTHING", "Pushed", "Pushing", "push"]
 
-_TEXT: Final = frozenset({"topic", "key", "partition_key", "content_type"})
+_TEXT: Final = frozenset({"topic", "key", "partition_key", "replace_key", "content_type"})
 _NUMBERS: Final = frozenset({"priority", "size"})
 _NEVER_NULL: Final = frozenset({"offset", "id", "topic", "priority", "size", "timestamp"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -163,7 +164,7 @@ def _compared(path: Sequence[str], kind: type[Filter], value: Any) -> str | None
     if name == "timestamp":
         return _timed(kind, value)
     literal = _literal(name, value)
-    return None if literal is None else f"{name} {_SIGNS[kind]} {literal}"
+    return None if literal is None else f"{_field(name)} {_SIGNS[kind]} {literal}"
 
 
 def _timed(kind: type[Filter], value: Any) -> str | None:
@@ -183,18 +184,18 @@ def _among(path: Sequence[str], values: Sequence[Any]) -> str | None:
     literals = [literal for value in values if (literal := _literal(name, value)) is not None]
     if not literals or len(literals) != len(values):
         return None
-    return f"{name} IN ({', '.join(literals)})"
+    return f"{_field(name)} IN ({', '.join(literals)})"
 
 
 def _called(one: StringStartsWith | StringEndsWith | StringContains) -> str | None:
     name = _column(one.attribute)
     literal = _literal(name, one.value) if name in _TEXT else None
-    return None if literal is None else f"{_FUNCTIONS[type(one)]}({name}, {literal})"
+    return None if literal is None else f"{_FUNCTIONS[type(one)]}({_field(name)}, {literal})"
 
 
 def _nullness(path: Sequence[str], null: bool) -> str | None:
     name = _column(path)
-    return f"{name} IS {'' if null else 'NOT '}NULL" if name in _TEXT else None
+    return f"{_field(name)} IS {'' if null else 'NOT '}NULL" if name in _TEXT else None
 
 
 def _literal(name: str, value: Any) -> str | None:
@@ -208,3 +209,8 @@ def _literal(name: str, value: Any) -> str | None:
 def _column(path: Sequence[str]) -> str:
     """The name of a top-level column; empty for a nested field."""
     return path[0] if len(path) == 1 else ""
+
+
+def _field(column: str) -> str:
+    """The name of a column in the server's filter language."""
+    return MESSAGE_FIELDS.get(column, column)

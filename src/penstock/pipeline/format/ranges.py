@@ -8,19 +8,31 @@ the job starts or continues without that part.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.broker.bulk import READ_BATCH
 from penstock.client import ClientOptions
 from penstock.errors import OffsetsGone
 from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.message import Offset
-from penstock.pipeline.format.options import EARLIEST, LATEST, Position
+from penstock.pipeline.format.positions import Bounds
+from penstock.pipeline.format.read_options import SourceOptions
 from penstock.pipeline.remote import Remote
 
-__all__ = ["PLANNING", "Range", "check_kept", "check_range", "cut", "locate", "usual_entries"]
+__all__ = [
+    "PLANNING",
+    "Range",
+    "check_kept",
+    "check_range",
+    "cut",
+    "entry_sizes",
+    "limits_of",
+    "offset_after",
+]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,6 +49,10 @@ _SAMPLE: Final = 100
 _LEAST_ENTRIES: Final = 1_000
 
 
+#: Topics with the first offset to read and the end; None: the whole range for all topics.
+Limits: TypeAlias = Mapping[str, tuple[int, int]]
+
+
 class Range(InputPartition):
     """The entries from an offset to below another, of the store it was planned on."""
 
@@ -46,24 +62,26 @@ class Range(InputPartition):
         end: int,
         store: StoreIdentity | None = None,
         trimmed: int | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.start = start
         self.end = end
         self.store = store
         self.trimmed = trimmed
         """``log_trimmed`` when it was planned."""
+        self.limits = limits
+        """Where single topics begin and end."""
 
 
-def locate(remote: Remote, position: Position) -> int:
-    """The current offset of a position."""
-    match position:
-        case int():
-            return position
-        case str() if position == EARLIEST:
-            return remote.ask(lambda q: q.log_start())
-        case str():
-            assert position == LATEST
-            return remote.ask(lambda q: q.log_end())
+def limits_of(start: Bounds, end: Bounds) -> Limits | None:
+    """The bounds of single topics; None if all topics are read between the same offsets."""
+    topics = {**(start.topics or {}), **(end.topics or {})}
+    if not topics:
+        return None
+    lows, highs = start.topics or {}, end.topics or {}
+    return {
+        topic: (lows.get(topic, start.offset), highs.get(topic, end.offset)) for topic in topics
+    }
 
 
 def check_kept(remote: Remote, start: int, *, fail: bool, known: int | None = None) -> int:
@@ -101,7 +119,14 @@ def check_range(remote: Remote, part: Range) -> None:
         check_store(remote.ask(lambda q: q.identity()), part.store, what)
 
 
-def cut(remote: Remote, start: int, end: int, entries: int, store: StoreIdentity) -> list[Range]:
+def cut(
+    remote: Remote,
+    start: int,
+    end: int,
+    options: SourceOptions,
+    store: StoreIdentity,
+    limits: Limits | None = None,
+) -> list[Range]:
     """The ranges that one task each reads; none if there is nothing between.
 
     ``store`` is the identity that the server had before ``start`` and ``end`` were looked up.
@@ -109,19 +134,64 @@ def cut(remote: Remote, start: int, end: int, entries: int, store: StoreIdentity
     if start >= end:
         return []
     trimmed = int(remote.ask(lambda q: q.log_trimmed()))
-    bounds = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), entries))
-    return [Range(low, high, store, trimmed) for low, high in pairwise(bounds)]
+    bounds = _bounds(remote, start, end, options)
+    return [Range(low, high, store, trimmed, limits) for low, high in pairwise(bounds)]
 
 
-def usual_entries(remote: Remote, start: int, end: int, *, payload: bool) -> int:
+def _bounds(remote: Remote, start: int, end: int, options: SourceOptions) -> list[int]:
+    entries = options.per_partition
+    if entries is None:
+        entries = _usual_entries(remote, start, end, payload=options.payload)
+    most = options.most_per_partition
+    if most is not None:
+        entries = min(entries, most)
+    least = options.least_partitions
+    if least is not None:
+        entries = min(entries, max(1, (end - start) // least))
+    bounds = _splits(remote, start, end, entries)
+    # The offsets of a store may have gaps, so a piece may have fewer entries than offsets.
+    while least is not None and len(bounds) <= least and entries > 1:
+        entries = max(1, entries // 2)
+        bounds = _splits(remote, start, end, entries)
+    if most is None:
+        return bounds
+    exact = [start]
+    for bound in bounds[1:]:
+        while bound - exact[-1] > most:
+            exact.append(offset_after(remote, exact[-1], bound, most))
+        if exact[-1] < bound:
+            exact.append(bound)
+    return exact
+
+
+def _splits(remote: Remote, start: int, end: int, entries: int) -> list[int]:
+    found = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), entries))
+    return [int(bound) for bound in found]
+
+
+def offset_after(remote: Remote, start: int, end: int, entries: int) -> int:
+    """The offset after so many entries, counted one by one, or ``end``."""
+    position, remaining = start, entries
+    while position < end and remaining:
+        limit = min(READ_BATCH, remaining)
+        page = remote.ask(lambda q, start=position, limit=limit: q.read_log(start, limit=limit))  # type: ignore[misc]
+        if not page.entries or page.next_offset <= position:
+            return end
+        remaining -= len(page.entries)
+        position = int(page.next_offset)
+    return min(end, position)
+
+
+def _usual_entries(remote: Remote, start: int, end: int, *, payload: bool) -> int:
     """How many entries make a partition, estimated from the size of a sample."""
     if start >= end or not payload:
         return _PARTITION_BYTES // _ENTRY_BYTES
-    sizes = _sizes(remote, start) + _sizes(remote, (start + end) // 2)
+    sizes = entry_sizes(remote, start) + entry_sizes(remote, (start + end) // 2)
     mean = sum(sizes) // max(1, len(sizes)) + _ENTRY_BYTES
     return max(_LEAST_ENTRIES, _PARTITION_BYTES // mean)
 
 
-def _sizes(remote: Remote, start: int) -> list[int]:
+def entry_sizes(remote: Remote, start: int) -> list[int]:
+    """The payload bytes of a sample of entries from an offset on."""
     page = remote.ask(lambda q: q.read_log(start, limit=_SAMPLE))
     return [entry.message.size for entry in page.entries]

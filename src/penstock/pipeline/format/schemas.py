@@ -3,6 +3,10 @@
 Spark accepts a batch only if its schema matches the table's exactly, so each table has one Arrow
 schema, and Spark's is derived from it. Batches are cast column by column: no value passes through
 Python, and a column that has the right type already is not copied.
+
+The columns have the names of Spark's Kafka source. Its ``key`` decides about partitions and order
+and replaces nothing, so it is the partition key here, and the key that replaces a waiting message
+is ``replace_key``. Everywhere else (filters, the lake, HTTP) the replacing key is ``key``.
 """
 
 from __future__ import annotations
@@ -15,9 +19,19 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.filters.to_arrow import HEADERS_TYPE
-from penstock.pipeline.format.options import SourceOptions
+from penstock.pipeline.format.kafka_shapes import KAFKA_HEADERS, to_bytes, to_header_lists
+from penstock.pipeline.format.read_options import SourceOptions
 
-__all__ = ["HISTORY_SCHEMA", "check_schema", "spark_schema", "table_schema", "to_table"]
+__all__ = [
+    "HISTORY_SCHEMA",
+    "MESSAGE_FIELDS",
+    "check_schema",
+    "read_schema",
+    "spark_schema",
+    "stored_log_schema",
+    "table_schema",
+    "to_table",
+]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 #: The type of times on the wire.
@@ -36,6 +50,7 @@ _METADATA: Final = (
     ("checksum", pa.int64()),
     ("max_attempts", pa.int32()),
 )
+_REPLACE_KEY: Final = ("replace_key", pa.string())
 _NAMES: Final = (
     ("offset", pa.int64()),
     ("id", pa.int64()),
@@ -64,8 +79,13 @@ HISTORY_SCHEMA: Final = pa.schema(
         ("error", pa.string()),
     ]
 )
-#: Columns whose name on the wire differs.
-_WIRE_NAMES: Final = {"timestamp": "published_at", "value": "payload"}
+#: Columns whose name differs from that of the message's field, on the wire and in filters.
+MESSAGE_FIELDS: Final = {
+    "timestamp": "published_at",
+    "value": "payload",
+    "key": "partition_key",
+    "replace_key": "key",
+}
 _HISTORY_NAMES: Final = {"id": "message_id"}
 
 
@@ -74,11 +94,18 @@ def table_schema(table: str, *, payload: bool) -> pa.Schema:
     value = (_VALUE,) if payload else ()
     match table:
         case "log":
-            return pa.schema([*_NAMES, *value, *_METADATA])
+            return pa.schema([*_NAMES, *value, *_METADATA, _REPLACE_KEY])
         case "history":
             return HISTORY_SCHEMA
         case _:
-            return pa.schema([("queue", pa.string()), *_NAMES, *_METADATA, *_STATE, *value])
+            return pa.schema(
+                [("queue", pa.string()), *_NAMES, *_METADATA, *_STATE, *value, _REPLACE_KEY]
+            )
+
+
+def stored_log_schema() -> pa.Schema:
+    """The columns of an entry in the lake, where ``key`` is the key that replaces."""
+    return pa.schema([*_NAMES, _VALUE, *_METADATA])
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -86,9 +113,23 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
-def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
-    """The table's schema; raises ``BadInput`` if Spark expects another."""
+def read_schema(options: SourceOptions) -> pa.Schema:
+    """The columns of a read: those of the table, in the shapes that the options ask for."""
     schema = table_schema(options.table, payload=options.payload)
+    if options.binary_keys:
+        schema = _with_type(schema, "key", pa.binary())
+    if options.kafka_headers is False:
+        return schema.remove(schema.get_field_index("headers"))
+    return _with_type(schema, "headers", KAFKA_HEADERS) if options.kafka_headers else schema
+
+
+def _with_type(schema: pa.Schema, name: str, type_: pa.DataType) -> pa.Schema:
+    return schema.set(schema.get_field_index(name), pa.field(name, type_))
+
+
+def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
+    """The columns of a read; raises ``BadInput`` if Spark expects others."""
+    schema = read_schema(options)
     ours = [(field.name, field.dataType) for field in spark_schema(schema).fields]
     if [(field.name, field.dataType) for field in wanted.fields] != ours:
         raise BadInput(
@@ -100,7 +141,7 @@ def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
 
 def to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert a wire batch to exactly the columns of a table."""
-    names = _HISTORY_NAMES if "transition" in schema.names else _WIRE_NAMES
+    names = _HISTORY_NAMES if "transition" in schema.names else MESSAGE_FIELDS
     columns = [_column(batch, names.get(field.name, field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -115,6 +156,10 @@ def _column(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
 def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
     if column.type.equals(type_):
         return column
+    if type_.equals(KAFKA_HEADERS):
+        return to_header_lists(column)
+    if pa.types.is_binary(type_) and pa.types.is_string(column.type):
+        return to_bytes(column)
     if type_ == _TIME:
         # Integers are milliseconds; casting directly would read them as microseconds.
         return column.cast(_WIRE_TIME).cast(_TIME)

@@ -29,15 +29,26 @@ from penstock.client.options import random_prefix
 from penstock.errors import BadInput, PipelineError
 from penstock.model.limits import check_name
 from penstock.pipeline.format.attempt import Attempt, Counts
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.options import SERVER_OPTIONS, Given
+from penstock.pipeline.format.read_options import READ_OPTIONS
 from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Columns, check_columns, groups_of
+from penstock.pipeline.format.table_options import is_whole_row, written
 from penstock.pipeline.remote import Server
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchWriter", "StreamWriter", "Written", "batch_writer", "stream_writer"]
+__all__ = [
+    "STREAM_OPTIONS",
+    "WRITE_OPTIONS",
+    "BatchWriter",
+    "StreamWriter",
+    "Written",
+    "batch_writer",
+    "stream_writer",
+]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -47,9 +58,9 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 #: A batch id also contains a topic, a partition and a number.
 _MAX_WRITE_ID: Final = 200
-_WRITE_OPTIONS: Final = ("topic", "writeId", "samePartitions", "grows", "path")
-#: Spark's own options, which it passes on to the sink of a stream.
-_SPARKS: Final = ("checkpointLocation", "path", "queryName")
+WRITE_OPTIONS: Final = ("topic", "writeId", "samePartitions", "grows")
+#: Options of a stream; the last two are Spark's own, which it passes on.
+STREAM_OPTIONS: Final = ("topic", "samePartitions", "checkpointLocation", "queryName")
 
 
 class Written(WriterCommitMessage):
@@ -78,12 +89,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._write_id = write_id
         self._registration = registration
 
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition; runs in a task."""
         return _write(
             self._server, self._columns, f"w/{self._write_id}", iterator, self._registration
         )
 
+    @one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finish the write and log what was published; the rows are readable already."""
         _say("Write", self._write_id, messages)
@@ -104,6 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         #: The token of this run of the query; tasks get it with the writer.
         self._run = random_prefix()
 
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition of a micro-batch; runs in a task."""
         context = _task()
@@ -119,6 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         return _write(self._server, self._columns, f"s/{query}/{batch}", iterator, registration)
 
+    @one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log what was published and finish the write; the rows are readable already."""
         _say("Micro-batch", batchId, messages)
@@ -131,8 +146,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write.format("penstock")``; checks options and columns (E1)."""
-    given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, *_WRITE_OPTIONS), "Writing")
+    given, is_insert = _given(options, schema)
+    known = (*SERVER_OPTIONS, *WRITE_OPTIONS)
+    given.refuse_others((*known, *READ_OPTIONS["log"]) if is_insert else known, "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
     if write_id is None:
@@ -153,16 +169,28 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of ``df.writeStream.format("penstock")``."""
-    given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, *_SPARKS, "topic", "samePartitions"), "Writing a stream")
+    given, is_insert = _given(options, schema)
+    known = (*SERVER_OPTIONS, *STREAM_OPTIONS)
+    given.refuse_others((*known, *READ_OPTIONS["log"]) if is_insert else known, "Writing a stream")
     server, columns = _target(given, schema, overwrite)
     return StreamWriter(server, columns, same_partitions=given.truth("samePartitions", False))
+
+
+def _given(options: Mapping[str, str], schema: StructType) -> tuple[Given, bool]:
+    """The options, and whether rows are inserted into a table or a view, which has its own."""
+    if not is_whole_row(schema):
+        return Given(options), False
+    return Given(written(options, schema)), True
 
 
 def _target(given: Given, schema: StructType, overwrite: bool) -> tuple[Server, Columns]:
     if overwrite:
         raise BadInput("The log only grows: write in append mode.", field="mode")
-    topic = given.text("topic")
+    if given.choice("table", READ_OPTIONS, "log") != "log":
+        raise BadInput("Only the table log takes messages.", field="table")
+    topic = given.text("topic") or given.text("subscribe")
+    if topic is not None and is_whole_row(schema) and "," in topic:
+        topic = None  # The table reads several topics, so rows name theirs.
     if topic is not None:
         check_name(topic, "topic")
     return given.server(), check_columns(schema, topic)

@@ -14,9 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.model.delivery import QueueStats
 from penstock.model.states import State
+from penstock.pipeline.format.error_lines import one_line
 from penstock.pipeline.format.log_reader import plan_ranges
-from penstock.pipeline.format.options import SourceOptions
 from penstock.pipeline.format.ranges import PLANNING, Range
+from penstock.pipeline.format.read_options import SourceOptions
 from penstock.pipeline.format.schemas import to_table
 from penstock.pipeline.format.streams import Query, ahead, from_offset, walk_cursor
 from penstock.pipeline.remote import Remote
@@ -39,6 +40,7 @@ class DeliveriesReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @one_line
     def partitions(self) -> Sequence[InputPartition]:
         """One task per queue and state with deliveries."""
         states = (State.FAILED,) if self._options.table == "failed" else tuple(State)
@@ -50,6 +52,7 @@ class DeliveriesReader(DataSourceReader):
                 if getattr(stats, state.value)
             ]
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The deliveries of one queue in one state, in the queue's order."""
         if not isinstance(partition, Shelf):
@@ -90,6 +93,7 @@ class HistoryReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @one_line
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of offsets, like those of the log."""
         queue = self._options.queue
@@ -98,6 +102,7 @@ class HistoryReader(DataSourceReader):
                 remote.ask(lambda q: q.queue(queue))
             return plan_ranges(remote, self._options)
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The transitions of the messages of one range."""
         if not isinstance(partition, Range):

@@ -32,7 +32,7 @@ _CUTS: Final = {
     "spark.sql.files.minPartitionNum": "1",
 }
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": {"header": "true"}}
-_MESSAGE_COLUMNS: Final = ("key", "partition_key", "priority", "headers")
+_MESSAGE_COLUMNS: Final = ("partition_key", "replace_key", "priority", "headers")
 
 
 def ingest(
@@ -45,11 +45,17 @@ def ingest(
     columns: Mapping[str, str] | None = None,
     ingest_id: str | None = None,
 ) -> Summary:
-    """Publish every row; ``columns`` maps fields of the message, such as key, to columns."""
+    """Publish every row; ``columns`` maps fields of the message, such as priority, to columns."""
     check_name(topic, "topic")
     if format not in FORMATS:
         raise BadInput(f"format must be one of {', '.join(FORMATS)}.", field="format")
     for name in columns or {}:
+        if name == "key":
+            raise BadInput(
+                "A field key could be two things: use partition_key, which keeps messages in "
+                "order, or replace_key, with which a message replaces a waiting one.",
+                field="columns",
+            )
         if name not in _MESSAGE_COLUMNS:
             raise BadInput(f"The field {name!r} cannot come from a column.", field="columns")
     for key, cut in _CUTS.items():

@@ -160,7 +160,7 @@ def _publish(context: JobContext, rows: DataFrame, run: str) -> None:
         "topic",
         "value",
         F.map_concat(kept, mark).alias("headers"),
-        "key",
+        F.col("key").alias("replace_key"),
         "partition_key",
         "priority",
         "content_type",

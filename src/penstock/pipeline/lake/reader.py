@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from penstock.pipeline.format.schemas import spark_schema, table_schema
+from penstock.pipeline.format.schemas import spark_schema, stored_log_schema, table_schema
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
@@ -25,7 +25,7 @@ PARTITIONS: Final[dict[Table, tuple[str, ...]]] = {
     "messages": ("date", "topic"),
     "history": ("date",),
 }
-_LOG: Final = table_schema("log", payload=True)
+_LOG: Final = stored_log_schema()
 #: The columns of each table, partition columns last.
 ARROW_SCHEMAS: Final[dict[Table, pa.Schema]] = {
     "messages": pa.schema(
