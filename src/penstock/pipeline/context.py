@@ -96,6 +96,8 @@ class JobContext:
         self._started_at = self.clock.now()
         self._recorded_at = 0
         self._heartbeat: Heartbeat | None = None
+        #: The folders that this run writes to, and its machine; part of its progress.
+        self._folders: Summary = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -125,6 +127,11 @@ class JobContext:
                 progress["total"] = total
             self.record("running", progress=progress)
 
+    def claim_folder(self, job: str, folder: str, host: str) -> None:
+        """Record that this run writes to the folder, for other runs to see."""
+        self._folders |= {"host": host, f"folder_{job}": folder}
+        self.record("running")
+
     def note(self, text: str) -> None:
         """Show a text immediately."""
         self._watcher.note(text)
@@ -150,7 +157,7 @@ class JobContext:
             started_at=self._started_at,
             updated_at=now,
             finished_at=None if state == "running" else now,
-            progress=progress or {},
+            progress={**self._folders, **(progress or {})},
             summary=summary or {},
             error=error,
             report=self.report,

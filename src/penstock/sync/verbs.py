@@ -50,6 +50,7 @@ from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
+from penstock.model.server_settings import ServerSettings
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.model.webhooks import NewWebhook, Webhook
@@ -450,6 +451,10 @@ class SyncVerbs(BlockingVerbs):
     def identity(self) -> StoreIdentity:
         """The identity of the store. Offsets are valid only within one store."""
         return self._run(self._verbs.identity)
+
+    def server_settings(self) -> ServerSettings:
+        """The settings that clients and jobs depend on."""
+        return self._run(self._verbs.server_settings)
 
     def log_end(self) -> Offset:
         """The offset after the last committed entry."""

@@ -171,11 +171,9 @@ def replay(**options: Any) -> None:
 @click.option(
     "--format",
     type=click.Choice(["parquet", "json", "csv", "text", "orc"]),
-    default="parquet",
-    show_default=True,
-    help="The format of the files.",
+    help="The format of the files; by default that of their endings.",
 )
-@click.option("--value", metavar="COLUMN", help="The payload; by default the row as JSON.")
+@click.option("--value", metavar="COLUMN", help="The payload; by default the whole row, as JSON.")
 @click.option(
     "--column",
     "columns",
@@ -184,15 +182,22 @@ def replay(**options: Any) -> None:
     callback=to_pairs,
     help="key, partition_key, priority or headers, and the column to take it from.",
 )
-@click.option("--ingest-id", metavar="ID", help="By default derived from the names of the files.")
+@click.option("--ingest-id", metavar="ID", help="By default derived from the files.")
+@click.option(
+    "--rejects",
+    metavar="FILE",
+    help="For rows that cannot be read, as JSON lines.  [default: rejects-TOPIC-ID.jsonl]",
+)
 @job_options
 def ingest(**options: Any) -> None:
-    """Publish each row of Parquet, JSON, CSV, text or ORC files once.
+    """Publish each row of JSON, CSV, Parquet, text or ORC files once.
+
+    JSON is published as it is written. What cannot be read goes to a file of rejects.
 
     \b
     Examples:
-      penstock pipeline ingest orders.parquet orders
-      penstock pipeline ingest 'in/*.csv' orders --format csv --column partition_key=customer
+      penstock pipeline ingest orders.jsonl orders
+      penstock pipeline ingest 'in/*.csv' orders --column partition_key=customer
     """
     from penstock.pipeline.jobs.ingest import ingest as job  # noqa: PLC0415
 

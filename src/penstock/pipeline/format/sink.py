@@ -32,7 +32,7 @@ from penstock.pipeline.format.attempt import Attempt, Counts
 from penstock.pipeline.format.options import SERVER_OPTIONS, Given
 from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Columns, check_columns, groups_of
-from penstock.pipeline.remote import Server
+from penstock.pipeline.remote import Server, check_reachable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,6 +135,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     given.refuse_others((*SERVER_OPTIONS, *_WRITE_OPTIONS), "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
+    check_reachable(server)
     if write_id is None:
         # No other run uses this id, so there is nothing to register.
         return BatchWriter(server, columns, random_prefix())

@@ -20,7 +20,7 @@ def run(
     reports = 0
     reported_at: int | None = None
     while True:
-        routing.catch_up()
+        routing.hand_over()
         archiving.once()
         now = context.clock.now()
         if reported_at is None or now - reported_at >= report_every_s * 1000:
