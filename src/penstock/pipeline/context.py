@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from penstock.client import Client
 from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.runs import Run, RunState
@@ -26,6 +27,10 @@ Summary: TypeAlias = dict[str, Number]
 
 #: How often the record of a running job is updated.
 _RECORD_EVERY_MS: Final = 2_000
+#: Log entries in the store below which a session is started for a small input.
+_FEW_ENTRIES: Final = 100_000
+#: The job whose input is not the log.
+_READS_FILES: Final = "ingest"
 
 
 class Watcher(Protocol):
@@ -107,8 +112,16 @@ class JobContext:
                 f"penstock {self.job}",
                 master=self.options.master,
                 settings=self.options.settings,
+                short=self._is_short(),
             )
         return self._spark
+
+    def _is_short(self) -> bool:
+        """Whether the job is over soon: it runs once, over few entries of the log."""
+        if self.options.continuous or self.job == _READS_FILES:
+            return False
+        first, end = (self.remote.ask(verb) for verb in (Client.log_start, Client.log_end))
+        return end - first < _FEW_ENTRIES
 
     @property
     def lake(self) -> str:
