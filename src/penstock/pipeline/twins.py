@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ _NAME_DIGITS: Final = 24
 def only_run(context: JobContext, job: str, folder: str) -> Iterator[None]:
     """Hold the folder for this job; raises ``Conflict`` if another run of it has it."""
     target = _absolute(folder)
-    descriptor = os.open(_lock_path(job, target), os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = _open_lock(job, target)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,8 +80,15 @@ def _absolute(folder: str) -> str:
     return str(Path(parts.path if parts.scheme else folder).absolute())
 
 
-def _lock_path(job: str, target: str) -> Path:
+def _open_lock(job: str, target: str) -> int:
+    """The lock file: in the folder, or among temporary files if it is not there or not local.
+
+    Services often have temporary files of their own, so the folder is the better place.
+    """
+    flags = os.O_RDWR | os.O_CREAT
+    with suppress(OSError):
+        return os.open(Path(target, f".{job}.lock"), flags, 0o600)
     name = hashlib.sha256(f"{job} {target}".encode()).hexdigest()[:_NAME_DIGITS]
     folder = Path(tempfile.gettempdir(), f"penstock-jobs-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{name}.lock"
+    return os.open(folder / f"{name}.lock", flags, 0o600)

@@ -24,7 +24,7 @@ class Series(Struct, frozen=True):
     name: str
     values: Sequence[float | None]
     tone: str = ""
-    """A colour with a meaning: ``good`` or ``bad``; otherwise colours are given out in order."""
+    """A colour with a meaning: ``main``, ``good`` or ``bad``; otherwise one per name."""
 
 
 class Chart(Struct, frozen=True):
@@ -97,7 +97,6 @@ def charts_of(figures: Figures) -> list[Chart]:
                 Series(queue.name, queue.series["failures"])
                 for queue in top(figures.queues, _MOST_LINES, lambda q: q.current.failures)
             ],
-            bars=True,
         ),
     ]
     return [chart for chart in (*period, *_trend(figures)) if chart.series]
@@ -118,7 +117,7 @@ def _flow(figures: Figures) -> list[Series]:
         for values in zip(*(topic.series for topic in figures.topics), strict=True)
     ]
     named = [
-        Series("published", _per_second(published, figures)),
+        Series("published", _per_second(published, figures), "main"),
         Series("acked", total("acks"), "good"),
         Series("nacked", total("nacks")),
         Series("failed", total("failures"), "bad"),

@@ -22,7 +22,7 @@ from penstock.pipeline.report.formatting import (
     shown_percent,
     shown_time,
 )
-from penstock.pipeline.report.story import attention, replay_command, story
+from penstock.pipeline.report.story import FAILING, attention, replay_command, story
 
 __all__ = ["attention_section", "failures_section", "story_section", "tables_section", "tiles"]
 
@@ -85,7 +85,7 @@ def tiles(figures: Figures) -> str:
             alarm=now.failures > 0,
         ),
         _tile(
-            "of claims came back",
+            "retried",
             shown_percent(now.nacks + now.lapses, now.claims),
             _delta(returned, returned_before, figures, bad=True),
             _total(figures, "nacks"),
@@ -96,7 +96,7 @@ def tiles(figures: Figures) -> str:
             "",
             _added([queue.depth for queue in figures.queues if queue.depth]),
         ),
-        _tile("of payload", shown_bytes(sum(topic.bytes for topic in topics)), "", []),
+        _tile("payload", shown_bytes(sum(topic.bytes for topic in topics)), "", []),
     )
     return f'<div class="tiles">{"".join(items)}</div>'
 
@@ -197,7 +197,8 @@ def _failure_change(one: Failure, figures: Figures) -> str:
         return ""
     if one.count == one.before:
         return "<em>as many as before</em>"
-    text = f"{shown_change(one.count, one.before)}{', compared with before' * (one.before > 0)}"
+    text = shown_change(one.count, one.before)
+    text += " as many" * text.endswith("times")
     return f'<em class="{"worse" if one.count > one.before else "better"}">{escape(text)}</em>'
 
 
@@ -212,7 +213,10 @@ def tables_section(figures: Figures) -> str:
 def _queues(figures: Figures) -> str:
     titles = (
         "queue", "activity", "arrivals", "change", "acked", "failed", "retried", "waiting now",
-        "empty in", "claimed within p50", "p95", "worked p95",
+        "empty in",
+        "wait p50",
+        "wait p95",
+        "work p95",
     )  # fmt: skip
     rows = [_queue_row(queue, figures) for queue in figures.queues]
     return _section("Queues", _table("queues", titles, rows, searchable=True))
@@ -290,9 +294,9 @@ def _number(value: float) -> Cell:
 
 def _percent(part: float, whole: float, *, alarm: bool = False) -> Cell:
     text = shown_percent(part, whole) if part else _NOTHING
-    return Cell(
-        f"<b class=bad>{text}</b>" if alarm and part else text, _share(part, whole), right=True
-    )
+    share = _share(part, whole)
+    marked = f'<b class="bad">{text}</b>' if alarm and share >= FAILING else text
+    return Cell(marked, share, right=True)
 
 
 def _durations(*values: float | None) -> list[Cell]:

@@ -18,10 +18,10 @@ from penstock.pipeline.report.formatting import (
     shown_period,
 )
 
-__all__ = ["Attention", "attention", "replay_command", "story"]
+__all__ = ["FAILING", "Attention", "attention", "replay_command", "story"]
 
 #: Shares of finished deliveries or of claims from which a queue needs attention.
-_FAILING: Final = 0.01
+FAILING: Final = 0.01
 _LAPSING: Final = 0.05
 _RETRYING: Final = 0.2
 #: A change by this factor is worth a sentence.
@@ -186,7 +186,7 @@ def _waiting(figures: Figures) -> str:
 def _reasons(queue: QueueFigures, figures: Figures) -> Iterator[_Reason]:
     """Everything that is wrong with a queue."""
     now, depth = queue.current, queue.now.depth
-    if now.failures >= max(1, _FAILING * now.settled):
+    if now.failures >= max(1, FAILING * now.settled):
         yield _failing(queue, figures)
     if queue.now.paused and depth:
         text = f"it is paused with {shown_number(depth)} waiting"

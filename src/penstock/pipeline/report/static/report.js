@@ -5,7 +5,7 @@
   const root = document.documentElement;
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const LINES = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
-  const TONES = { good: "--good", bad: "--bad" };
+  const TONES = { main: "--c3", good: "--good", bad: "--bad" };
   const HEIGHT = 190;
 
   // -- numbers ------------------------------------------------------------------------
@@ -38,8 +38,13 @@
   const plots = new Map();
   const hidden = new Set();
 
-  function colorOf(series, place) {
-    return TONES[series.tone] ?? LINES[place % LINES.length];
+  const given = new Map();
+
+  /** A queue or a topic has the same colour in every chart. */
+  function colorOf(series) {
+    if (TONES[series.tone]) return TONES[series.tone];
+    if (!given.has(series.name)) given.set(series.name, LINES[given.size % LINES.length]);
+    return given.get(series.name);
   }
 
   function options(chart, box) {
@@ -47,18 +52,19 @@
     const step = chart.times[1] - chart.times[0] || 1;
     const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const bars = chart.bars ? { paths: uPlot.paths.bars({ size: [0.75, 26], radius: 0.15 }) } : {};
-    const whole = chart.times[chart.times.length - 1] - chart.times[0];
+    const [first, last] = ends(chart);
     return {
       width: Math.max(240, box.clientWidth), height: HEIGHT, legend: { show: false }, padding: [12, 10, 0, 0],
       tzDate: (second) => uPlot.tzDate(new Date(second * 1000), "Etc/UTC"),
       cursor: { y: false, drag: { x: true, y: false, setScale: true }, sync: { key: chart.group }, points: { size: 6 } },
       scales: {
-        x: { range: (_, low, high) => (chart.bars && high - low >= whole ? [low - step / 2, high + step / 2] : [low, high]) },
+        // The whole time has half a step more on both sides, for the first and the last bar.
+        x: { range: (_, low, high) => (low === first && high === last ? [first - step / 2, last + step / 2] : [low, high]) },
         y: { range: (_, low, high) => [0, high > 0 ? high * 1.12 : 1] },
       },
       axes: [{ ...axis, size: 26, space: 76, values: (_, times) => ticks(times) }, { ...axis, size: 58, space: 36, values: (_, values) => values.map(shown) }],
       series: [{}, ...chart.series.map((one, i) => {
-        const line = color(colorOf(one, i));
+        const line = color(colorOf(one));
         return {
           label: one.name, stroke: line, width: chart.bars ? 0 : 1.7, spanGaps: true, points: { show: false, size: 5 },
           fill: chart.bars ? `${line}cc` : chart.series.length < 3 || i === 0 ? `${line}1a` : undefined,
@@ -71,6 +77,8 @@
       },
     };
   }
+
+  const ends = (chart) => [chart.times[0], chart.times[chart.times.length - 1]];
 
   function ticks(times) {
     const step = times.length > 1 ? times[1] - times[0] : 86400;
@@ -97,7 +105,7 @@
       if (value == null || hidden.has(`${chart.id}/${one.name}`)) return;
       const row = node.appendChild(document.createElement("div"));
       const name = row.appendChild(document.createElement("span"));
-      name.appendChild(document.createElement("i")).style.background = color(colorOf(one, i));
+      name.appendChild(document.createElement("i")).style.background = color(colorOf(one));
       name.append(one.name);
       row.appendChild(document.createElement("span")).textContent = shown(value);
     });
@@ -106,23 +114,21 @@
     node.style.top = "14px";
   }
 
-  let zooming = false;
-
-  /** Zoom the other charts of the group to the same time. */
+  /** Zoom the other charts of the group to the same time; they call this in turn, and agree. */
   function zoomed(plot, chart) {
     const { min, max } = plot.scales.x;
-    const whole = min <= chart.times[0] && max >= chart.times[chart.times.length - 1];
+    const [first, last] = ends(chart);
+    const isWhole = min <= first && max >= last;
     for (const [other, { plot: target, box }] of plots) {
       if (other.group !== chart.group) continue;
-      if (target !== plot && !zooming) {
-        zooming = true;
-        target.setScale("x", { min, max });
-        zooming = false;
-      }
-      box.parentElement.querySelector(".unzoom")?.remove();
-      if (!whole) {
-        const button = box.parentElement.appendChild(Object.assign(document.createElement("button"), { className: "unzoom", type: "button", textContent: "Zoom out" }));
-        button.onclick = () => plot.setScale("x", { min: chart.times[0], max: chart.times[chart.times.length - 1] });
+      const scale = target.scales.x;
+      if (target !== plot && (scale.min !== min || scale.max !== max)) target.setScale("x", { min, max });
+      const figure = box.parentElement;
+      const shown = figure.querySelector(".unzoom");
+      if (isWhole) shown?.remove();
+      else if (!shown) {
+        const button = figure.appendChild(Object.assign(document.createElement("button"), { className: "unzoom", type: "button", textContent: "Zoom out" }));
+        button.onclick = () => plots.get(other).plot.setScale("x", { min: first, max: last });
       }
     }
   }
@@ -133,7 +139,7 @@
     chart.series.forEach((one, i) => {
       const key = `${chart.id}/${one.name}`;
       const button = list.appendChild(Object.assign(document.createElement("button"), { type: "button", title: one.name }));
-      button.appendChild(document.createElement("i")).style.background = `var(${colorOf(one, i)})`;
+      button.appendChild(document.createElement("i")).style.background = `var(${colorOf(one)})`;
       button.append(one.name);
       button.setAttribute("aria-pressed", "true");
       button.onclick = () => {
