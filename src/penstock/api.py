@@ -51,7 +51,6 @@ from penstock.model.message import (
 from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.model.server_settings import ServerSettings
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.webhook_api import WebhookApi
@@ -398,10 +397,6 @@ class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
 
     async def identity(self) -> StoreIdentity:
         """The identity of the store. Offsets are valid only within one store."""
-        ...
-
-    async def server_settings(self) -> ServerSettings:
-        """The settings that clients and jobs depend on."""
         ...
 
     async def log_end(self) -> Offset:

@@ -452,10 +452,6 @@ class SyncVerbs(BlockingVerbs):
         """The identity of the store. Offsets are valid only within one store."""
         return self._run(self._verbs.identity)
 
-    def server_settings(self) -> ServerSettings:
-        """The settings that clients and jobs depend on."""
-        return self._run(self._verbs.server_settings)
-
     def log_end(self) -> Offset:
         """The offset after the last committed entry."""
         return self._run(self._verbs.log_end)
@@ -632,6 +628,10 @@ class SyncVerbs(BlockingVerbs):
     def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
+
+    def server_settings(self) -> ServerSettings:
+        """The settings of the server that jobs and commands depend on."""
+        return self._run(self._verbs.server_settings)
 
     def put_webhook(
         self,

@@ -135,8 +135,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     given.refuse_others((*SERVER_OPTIONS, *_WRITE_OPTIONS), "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
-    check_reachable(server)
     if write_id is None:
+        check_reachable(server)
         # No other run uses this id, so there is nothing to register.
         return BatchWriter(server, columns, random_prefix())
     check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
@@ -149,6 +149,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     )
     if registration.grows and not registration.same_partitions:
         raise BadInput("grows requires samePartitions.", field="grows")
+    check_reachable(server)
     return BatchWriter(server, columns, write_id, registration)
 
 

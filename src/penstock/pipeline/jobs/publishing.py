@@ -1,6 +1,6 @@
 """Publishes a DataFrame through the sink, and returns how many rows were new.
 
-Spark's own ``write`` runs the same tasks, but tells the caller nothing about them. A job that is
+Spark's own ``write`` runs the same tasks, but does not return their results. A job that is
 repeated has to report what it added, and where the rows are that it could not publish.
 """
 

@@ -24,7 +24,7 @@ class Series(Struct, frozen=True):
     name: str
     values: Sequence[float | None]
     tone: str = ""
-    """A colour with a meaning: ``main``, ``good`` or ``bad``; otherwise one per name."""
+    """A colour with a meaning: ``main``, ``soft``, ``good`` or ``bad``; otherwise one per name."""
 
 
 class Chart(Struct, frozen=True):
@@ -119,7 +119,7 @@ def _flow(figures: Figures) -> list[Series]:
     named = [
         Series("published", _per_second(published, figures), "main"),
         Series("acked", total("acks"), "good"),
-        Series("nacked", total("nacks")),
+        Series("nacked", total("nacks"), "soft"),
         Series("failed", total("failures"), "bad"),
     ]
     return [series for series in named if any(series.values)]
@@ -142,7 +142,7 @@ def _trend(figures: Figures) -> list[Chart]:
     def by_day(name: str) -> list[float | None]:
         return [figures.days.get(day, {}).get(name, 0.0) for day in days]
 
-    published = Series("published", by_day("messages"))
+    published = Series("published", by_day("messages"), "main")
     failed = Series("failed", by_day("failures"), "bad")
     return [
         Chart(

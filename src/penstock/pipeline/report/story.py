@@ -215,10 +215,10 @@ def _failing(queue: QueueFigures, figures: Figures) -> _Reason:
         f"{shown_percent(now, settled)} of its finished deliveries failed: {shown_number(now)}"
         f"{_compared(now, before, figures)}"
     )
-    known = (one for one in figures.failures if queue.name in one.queues)
-    command = next(
-        (replay_command(one, queue.name) for one in known), f"penstock queue show {queue.name}"
-    )
+    # Failures mostly of this queue first, then those that it shares.
+    known = [one for one in figures.failures if queue.name in one.queues]
+    known.sort(key=lambda one: one.queues[0] != queue.name)
+    command = replay_command(known[0], queue.name) if known else f"penstock queue show {queue.name}"
     return _Reason(1 + 4 * now / settled, text, command)
 
 

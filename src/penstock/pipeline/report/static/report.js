@@ -5,7 +5,7 @@
   const root = document.documentElement;
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const LINES = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
-  const TONES = { main: "--c3", good: "--good", bad: "--bad" };
+  const TONES = { main: "--c3", soft: "--c4", good: "--good", bad: "--bad" };
   const HEIGHT = 190;
 
   // -- numbers ------------------------------------------------------------------------
