@@ -63,7 +63,7 @@ def test_one_column_as_the_payload(server: Hosted, spark: SparkSession, tmp_path
         topic="orders",
         format="csv",
         value="text",
-        columns={"key": "who"},
+        columns={"replace_key": "who"},
     )
     assert [(d.payload.decode(), d.message.key) for d in server.claim("orders", 10)] == [
         ("hello", "a"),
@@ -98,7 +98,9 @@ def test_what_cannot_be_read_goes_to_the_rejects(
     rejects = tmp_path / "rejects.jsonl"
     options = {"path": path, "topic": "orders", "rejects": str(rejects)}
     for number, published in enumerate((2, 0)):
-        summary = run(server, spark, ingest, run=f"run-{number}", columns={"key": "who"}, **options)
+        summary = run(
+            server, spark, ingest, run=f"run-{number}", columns={"replace_key": "who"}, **options
+        )
         assert (summary["published"], summary["published_before"]) == (published, 2 - published)
         assert (summary["rejected"], summary["rejects"]) == (1, str(rejects))
         (reject,) = map(json.loads, rejects.read_text().splitlines())
@@ -136,6 +138,7 @@ def test_the_format_is_that_of_the_endings(
         ({"path": "{files}", "topic": "orders", "format": "xml"}, BadInput),
         ({"path": "{files}", "topic": "orders", "format": "json", "value": "no"}, BadInput),
         ({"path": "{files}", "topic": "orders", "columns": {"colour": "n"}}, BadInput),
+        ({"path": "{files}", "topic": "orders", "columns": {"key": "n"}}, BadInput),
     ],
 )
 def test_bad_input(

@@ -99,12 +99,16 @@ def test_the_story_compares_with_the_period_before() -> None:
         failures=[failure("current", "billing", "f1", 2)],
     )
     assert story(made) == [
-        "125 messages were published, 92 % more than in the day before. "
-        "The largest change is in orders (+60).",
+        (
+            "125 messages were published, 92 % more than in the day before. "
+            "The largest change is in orders (+60)."
+        ),
         "98 % of 100 finished deliveries were acked; 2 failed and none in the day before.",
         "An error is new: “error f1”, 2 times, in billing.",
-        "billing waited longest: 95 % of its deliveries were claimed within 3 s "
-        "(50 ms in the day before).",
+        (
+            "billing waited longest: 95 % of its deliveries were claimed within 3 s "
+            "(50 ms in the day before)."
+        ),
         "7 deliveries are waiting now, in billing.",
     ]
 

@@ -197,7 +197,7 @@ def replay(**options: Any) -> None:
     multiple=True,
     metavar="NAME=COLUMN",
     callback=to_pairs,
-    help="key, partition_key, priority or headers, and the column to take it from.",
+    help="partition_key, replace_key, priority or headers, and the column to take it from.",
 )
 @click.option("--ingest-id", metavar="ID", help="By default derived from the files.")
 @click.option(

@@ -62,7 +62,7 @@ def ingest(
     ingest_id: str | None = None,
     rejects: str | None = None,
 ) -> Summary:
-    """Publish every row; ``columns`` maps fields of the message, such as key, to columns.
+    """Publish every row; ``columns`` maps fields of the message, such as priority, to columns.
 
     Without a format it is that of the files' endings. ``rejects`` is the file for rows that
     cannot be read; by default it is in the working directory, named after the topic and the id.
@@ -72,6 +72,12 @@ def ingest(
     if format is not None and format not in FORMATS:
         raise BadInput(f"format must be one of {', '.join(FORMATS)}.", field="format")
     for name in chosen:
+        if name == "key":
+            raise BadInput(
+                "A field key could be two things: use partition_key, which keeps messages in "
+                "order, or replace_key, with which a message replaces a waiting one.",
+                field="columns",
+            )
         if name not in FIELDS:
             raise BadInput(f"The field {name!r} cannot come from a column.", field="columns")
     for key, setting in _SETTINGS.items():

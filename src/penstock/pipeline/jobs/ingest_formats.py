@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import BadInput
-from penstock.pipeline.jobs.json_rows import is_json, members_of
+from penstock.pipeline.jobs.json_rows import column_of, is_json, members_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,8 +42,8 @@ _FILE: Final = "_metadata.file_path"
 _SAMPLE: Final = 100
 #: Fields of a message, and the type that their column is cast to.
 _CASTS: Final[Mapping[str, str]] = {
-    "key": "string",
     "partition_key": "string",
+    "replace_key": "string",
     "priority": "int",
 }
 
@@ -141,7 +141,7 @@ def _load(spark: SparkSession, path: str, format: str) -> DataFrame:
 
 def _field(name: str, column: str) -> Column:
     found = F.col(f"`{column}`")
-    return (found.cast(_CASTS[name]) if name in _CASTS else found).alias(name)
+    return (found.cast(_CASTS[name]) if name in _CASTS else found).alias(column_of(name))
 
 
 def _unreadable(path: str, error: AnalysisException) -> BadInput:

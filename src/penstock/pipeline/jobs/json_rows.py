@@ -12,14 +12,14 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.pipeline.jobs.publishing import REJECTS
+from penstock.pipeline.jobs.publishing import REJECTS, REPLACE_KEY
 
-__all__ = ["FIELDS", "JsonRows", "is_json", "members_of"]
+__all__ = ["FIELDS", "JsonRows", "column_of", "is_json", "members_of"]
 
 #: The fields of a message that a member can fill, and their types in Spark.
 FIELDS: Final[Mapping[str, str]] = {
-    "key": "string",
     "partition_key": "string",
+    "replace_key": "string",
     "priority": "bigint",
     "headers": "string",
 }
@@ -32,6 +32,11 @@ _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any: Final = msgspec.json.Decoder()
 _priority: Final = msgspec.json.Decoder(int | None)
 _headers: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None)
+
+
+def column_of(field: str) -> str:
+    """The sink's column for a field of a message."""
+    return REPLACE_KEY if field == "replace_key" else field
 
 
 def is_json(text: bytes) -> bool:
@@ -64,7 +69,7 @@ class JsonRows:
     @property
     def schema(self) -> str:
         """The columns of the messages, as Spark writes them."""
-        fields = [f"{name} {FIELDS[name]}" for name in self._columns]
+        fields = [f"{column_of(name)} {FIELDS[name]}" for name in self._columns]
         return ", ".join(["value binary", "content_type string", *fields])
 
     def __call__(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -111,7 +116,8 @@ class JsonRows:
         types = [pa.binary(), pa.string(), *(_ARROW[FIELDS[name]] for name in self._columns)]
         columns = zip(*messages, strict=True) if messages else ([] for _ in types)
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, ["value", "content_type", *self._columns])
+        names = ["value", "content_type", *map(column_of, self._columns)]
+        return pa.RecordBatch.from_arrays(arrays, names)
 
 
 def _documents(text: bytes) -> Iterator[bytes]:
@@ -154,8 +160,8 @@ def _header_text(raw: bytes) -> str | None:
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    "key": _text,
     "partition_key": _text,
+    "replace_key": _text,
     "priority": _priority.decode,
     "headers": _header_text,
 }

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["REJECTS", "Published", "Reject", "Split", "publish", "writer_of"]
+__all__ = ["REJECTS", "REPLACE_KEY", "Published", "Reject", "Split", "publish", "writer_of"]
 
 #: A function of a batch: its messages, and the rows that are none.
 Split = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]]
 
+#: The sink's column for the key with which a message replaces a waiting one.
+REPLACE_KEY: Final = "key"
 #: A row that cannot be published: its file, its text, and why.
 REJECTS: Final = pa.schema([("file", pa.string()), ("text", pa.binary()), ("error", pa.string())])
 _RESULTS: Final = pa.schema([*REJECTS, ("written", pa.binary())])

@@ -17,7 +17,7 @@ from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.filters.to_spark import matches
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.jobs.publishing import Published, publish, writer_of
+from penstock.pipeline.jobs.publishing import REPLACE_KEY, Published, publish, writer_of
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
@@ -161,7 +161,7 @@ def _publish(context: JobContext, rows: DataFrame, run: str) -> Published:
         "topic",
         "value",
         F.map_concat(kept, mark).alias("headers"),
-        "key",
+        F.col("key").alias(REPLACE_KEY),
         "partition_key",
         "priority",
         "content_type",
