@@ -118,6 +118,14 @@ def test_nothing_is_compared_with_a_time_before_the_store() -> None:
     assert story(made) == ["1 message was published.", "Nothing is waiting now."]
 
 
+def test_a_day_without_messages_is_compared_too() -> None:
+    made = figures(
+        topics=[topic("previous", "orders", 50)],
+        activity=[activity("previous", "q", arrivals=50, acks=50)],
+    )
+    assert story(made)[0] == "No message was published, but 50 in the day before."
+
+
 def test_every_reason_for_attention() -> None:
     made = figures(
         {

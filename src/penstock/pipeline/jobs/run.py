@@ -1,7 +1,8 @@
 """``run``: every duty of the pipeline in one session: route, archive, retention, report.
 
 Each duty has an interval. A duty that fails does not end a continuous run: it is noted, and tried
-again when it is due. A run of one pass ends with the first error.
+again when it is due. A run of one pass ends with the first error, and so does any run whose lake
+another run or another store has.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import PenstockError
+from penstock.errors import Conflict, PenstockError
 from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.jobs.archive import Archiving
 from penstock.pipeline.jobs.report import DAY_S, report
@@ -87,7 +88,7 @@ def _run_if_due(context: JobContext, duty: _Duty) -> None:
     try:
         duty.act()
     except PenstockError as error:
-        if not context.options.continuous:
+        if not context.options.continuous or isinstance(error, Conflict):
             raise
         duty.failures += 1
         context.note(f"{duty.name} failed and is tried again: {error.detail}")

@@ -96,7 +96,7 @@ def _compared(now: float, before: float, figures: Figures) -> str:
         return f", as many as in {_before(figures)}"
     if before == 0:
         return f" and none in {_before(figures)}"
-    more = "more" if now > before else "less"
+    more = "more" if now > before else "fewer"
     share = abs(now - before) / before
     if share < 0.01:
         return f", about as many as in {_before(figures)}"
@@ -108,7 +108,8 @@ def _published(figures: Figures) -> str:
     now = sum(topic.messages for topic in figures.topics)
     before = sum(topic.messages_before for topic in figures.topics)
     if not now:
-        return f"Nothing was published{_compared(0, before, figures) if before else ''}."
+        earlier = f", but {shown_number(before)} in {_before(figures)}" if before else ""
+        return f"No message was published{earlier}."
     sentence = f"{_counted(now, 'message')} published{_compared(now, before, figures)}."
     changes = {topic.name: topic.messages - topic.messages_before for topic in figures.topics}
     if figures.has_previous and len(changes) > 1 and now != before:
