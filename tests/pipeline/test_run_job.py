@@ -51,21 +51,25 @@ def test_each_duty_is_due_at_its_own_interval(server: Hosted, tmp_path: Path) ->
         job="run",
         clock=server.clock,
     )
-    context.note = notes.append  # type: ignore[method-assign]
     passes = iter([False, False, True])
 
     def wait(seconds: float | None = None) -> bool:
         server.advance(10_000)
         return next(passes)
 
-    context.wait = wait  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module.Routing, "hand_over", duty("route"))
-        patch.setattr(run_module.Archiving, "begin", lambda _: None)
-        patch.setattr(run_module.Archiving, "once", duty("archive"))
-        patch.setattr(run_module.Archiving, "summary", lambda _: {})
-        patch.setattr(run_module, "retention", duty("retention"))
-        patch.setattr(run_module, "report", duty("report"))
+        patch.setattr(context, "note", notes.append)
+        patch.setattr(context, "wait", wait)
+        replaced: dict[str, Callable[..., object]] = {
+            "Routing.hand_over": duty("route"),
+            "Archiving.begin": lambda _: None,
+            "Archiving.once": duty("archive"),
+            "Archiving.summary": lambda _: {},
+            "retention": duty("retention"),
+            "report": duty("report"),
+        }
+        for name, act in replaced.items():
+            patch.setattr(f"penstock.pipeline.jobs.run.{name}", act)
         summary = run_module.run(
             context, archive_every_s=15, report_every_s=10, without=("retention",)
         )
