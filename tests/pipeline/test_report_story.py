@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.pipeline.report.charts import charts_of, sparkline
-from penstock.pipeline.report.figures import Figures, QueueNow, collect_figures
+from penstock.pipeline.report.collect import collect_figures
+from penstock.pipeline.report.figures import Figures, QueueNow
 from penstock.pipeline.report.formatting import (
     shown_change,
     shown_ms,

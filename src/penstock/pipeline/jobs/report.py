@@ -22,7 +22,8 @@ from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
 from penstock.pipeline.lake.reader import read_lake
-from penstock.pipeline.report.figures import Figures, QueueNow, Row, collect_figures
+from penstock.pipeline.report.collect import collect_figures
+from penstock.pipeline.report.figures import Figures, QueueNow, Row
 from penstock.pipeline.report.page import make_page
 from penstock.pipeline.report.periods import DAY_S, Period, period_of
 from penstock.pipeline.report.tables import make_tables, with_claims

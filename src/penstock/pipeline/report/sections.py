@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from msgspec import Struct
-
 from penstock.pipeline.report.charts import sparkline
 from penstock.pipeline.report.figures import Failure, Figures, QueueFigures
 from penstock.pipeline.report.formatting import (
@@ -22,11 +20,11 @@ from penstock.pipeline.report.formatting import (
     shown_percent,
     shown_time,
 )
+from penstock.pipeline.report.html_tables import Cell, section, table
 from penstock.pipeline.report.story import FAILING, attention, replay_command, story
 
 __all__ = ["attention_section", "failures_section", "story_section", "tables_section", "tiles"]
 
-_MOST_ROWS: Final = 200
 #: An empty cell: an en dash.
 _NOTHING: Final = "\u2013"
 _MOST_FAILURES: Final = 12
@@ -35,14 +33,6 @@ _MOST_ERROR: Final = 2_000
 _MOST_CONSUMERS: Final = 30
 #: Queues named per failure.
 _MOST_NAMES: Final = 5
-
-
-class Cell(Struct, frozen=True):
-    """A cell of a table; ``value`` is what the column is sorted by."""
-
-    html: str
-    value: float | str | None = None
-    right: bool = False
 
 
 # -- the top of the page ---------------------------------------------------------------
@@ -147,7 +137,7 @@ def attention_section(figures: Figures) -> str:
     )
     more = len(found) - _MOST_ATTENTION
     note = f'<p class="about">{more} more are in the table of queues.</p>' if more > 0 else ""
-    return _section("Queues that need attention", f'<div class="cards">{cards}</div>{note}')
+    return section("Queues that need attention", f'<div class="cards">{cards}</div>{note}')
 
 
 def _capital(text: str) -> str:
@@ -219,7 +209,7 @@ def _queues(figures: Figures) -> str:
         "work p95",
     )  # fmt: skip
     rows = [_queue_row(queue, figures) for queue in figures.queues]
-    return _section("Queues", _table("queues", titles, rows, searchable=True))
+    return section("Queues", table("queues", titles, rows, searchable=True))
 
 
 def _queue_row(queue: QueueFigures, figures: Figures) -> list[Cell]:
@@ -270,7 +260,7 @@ def _topics(figures: Figures) -> str:
         for topic in figures.topics
     ]
     titles = ("topic", "activity", "messages", "share", "change", "payload", "per message")
-    return _section("Topics", _table("topics", titles, rows, searchable=True))
+    return section("Topics", table("topics", titles, rows, searchable=True))
 
 
 def _consumers(figures: Figures) -> str:
@@ -285,7 +275,7 @@ def _consumers(figures: Figures) -> str:
         for one in figures.consumers[:_MOST_CONSUMERS]
     ]
     titles = ("consumer", "queue", "claims that ended", "not acked", "p50", "p95", "longest")
-    return _section("Slowest consumers", _table("consumers", titles, rows))
+    return section("Slowest consumers", table("consumers", titles, rows))
 
 
 def _number(value: float) -> Cell:
@@ -314,37 +304,3 @@ def _change(now: float, before: float, figures: Figures) -> str:
     return (
         escape(shown_change(now, before)) if figures.has_previous and (now or before) else _NOTHING
     )
-
-
-def _table(
-    name: str, titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, searchable: bool = False
-) -> str:
-    if not rows:
-        return '<p class="fine">None.</p>'
-    rights = [cell.right for cell in rows[0]]
-    head = "".join(
-        f'<th{" class=n" * right} scope="col">{escape(title)}</th>'
-        for title, right in zip(titles, rights, strict=True)
-    )
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:_MOST_ROWS])
-    search = (
-        f'<input type="search" placeholder="Find in {name}" aria-label="Find in {name}" '
-        f'data-finds="{name}" hidden>'
-        if searchable and len(rows) > 8
-        else ""
-    )
-    more = len(rows) - _MOST_ROWS
-    note = f'<p class="about">{more} more are in the tables.</p>' if more > 0 else ""
-    return (
-        f'{search}<div class="scroll"><table id="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{note}"
-    )
-
-
-def _cell(cell: Cell) -> str:
-    value = "" if cell.value is None else f' data-value="{escape(str(cell.value), quote=True)}"'
-    return f"<td{' class=n' * cell.right}{value}>{cell.html}</td>"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
