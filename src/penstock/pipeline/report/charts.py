@@ -180,6 +180,7 @@ def sparkline(values: Sequence[float | None]) -> str:
         for place, number in enumerate(numbers)
     )
     return (
-        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" aria-hidden="true">'
+        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" '
+        f'preserveAspectRatio="none" aria-hidden="true">'
         f'<polyline points="{points}"/></svg>'
     )

@@ -65,14 +65,13 @@ def shown_percent(part: float, whole: float) -> str:
 
 def shown_change(now: float, before: float) -> str:
     """A change as people say it: +12 %, 3.1 times, or the same."""
-    if now == before:
+    if now == before or abs(now - before) < before / 100:
         return "same"
     if before == 0:
         return "new"
     if now >= 2 * before:
         return f"{now / before:.3g} times"
-    share = 100 * (now - before) / before
-    return f"{share:+.0f} %" if abs(share) >= 1 else f"{share:+.1g} %"
+    return f"{100 * (now - before) / before:+.0f} %"
 
 
 def shown_time(second: float) -> str:

@@ -103,8 +103,9 @@ def _tile(
 def _delta(now: float, before: float, figures: Figures, *, bad: bool = False) -> str:
     if not figures.has_previous:
         return ""
-    tone = "worse" if bad and now > before else "better" if bad and now < before else ""
-    return f'<em class="{tone}">{escape(shown_change(now, before))}</em>'
+    text = shown_change(now, before)
+    tone = "" if not bad or text == "same" else "worse" if now > before else "better"
+    return f'<em class="{tone}">{escape(text)}</em>'
 
 
 def _share(part: float, whole: float) -> float:
