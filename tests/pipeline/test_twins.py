@@ -41,6 +41,14 @@ def test_one_run_per_job_and_folder(server: Hosted, tmp_path: Path) -> None:
             pass
 
 
+def test_a_folder_that_the_first_run_creates(server: Hosted, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with context(server, "one") as one, only_run(one, "archive", str(lake)):
+        lake.mkdir()
+        with pytest.raises(Conflict, match="on this machine"):
+            run(server, None, archive, run="two", lake=lake)
+
+
 def test_a_run_on_another_machine_until_it_is_lost(server: Hosted, tmp_path: Path) -> None:
     with context(server, "one") as one, context(server, "two") as two:
         with only_run(one, "archive", str(tmp_path)):

@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -32,25 +32,33 @@ _NAME_DIGITS: Final = 24
 def only_run(context: JobContext, job: str, folder: str) -> Iterator[None]:
     """Hold the folder for this job; raises ``Conflict`` if another run of it has it."""
     target = _absolute(folder)
-    descriptor = _open_lock(job, target)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            process = os.pread(descriptor, 20, 0).decode() or "unknown"
-            raise Conflict(
-                f"Process {process} on this machine is running the job {job} into {folder}. Wait "
-                "for it or stop it.",
-                field="folder",
-            ) from None
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    with ExitStack() as held:
+        for path in _lock_paths(job, target):
+            _lock(held, path, job, folder)
         host = socket.gethostname()
         context.claim_folder(job, target, host)
         _check_records(context, job, target, host)
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _lock(held: ExitStack, path: Path, job: str, folder: str) -> None:
+    """Lock the file until ``held`` is closed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return  # The folder is not there yet, or cannot be written to.
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        process = os.pread(descriptor, 20, 0).decode() or "unknown"
+        raise Conflict(
+            f"Process {process} on this machine is running the job {job} into {folder}. Wait for "
+            "it or stop it.",
+            field="folder",
+        ) from None
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
 
 def _check_records(context: JobContext, job: str, target: str, host: str) -> None:
@@ -80,15 +88,12 @@ def _absolute(folder: str) -> str:
     return str(Path(parts.path if parts.scheme else folder).absolute())
 
 
-def _open_lock(job: str, target: str) -> int:
-    """The lock file: in the folder, or among temporary files if it is not there or not local.
-
-    Services often have temporary files of their own, so the folder is the better place.
-    """
-    flags = os.O_RDWR | os.O_CREAT
-    with suppress(OSError):
-        return os.open(Path(target, f".{job}.lock"), flags, 0o600)
+def _lock_paths(job: str, target: str) -> Iterator[Path]:
+    """A lock among temporary files, for folders that are not there yet or not local, and one in
+    the folder, because services often have temporary files of their own."""
     name = hashlib.sha256(f"{job} {target}".encode()).hexdigest()[:_NAME_DIGITS]
-    folder = Path(tempfile.gettempdir(), f"penstock-jobs-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return os.open(folder / f"{name}.lock", flags, 0o600)
+    temporary = Path(tempfile.gettempdir(), f"penstock-jobs-{os.getuid()}")
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    yield temporary / f"{name}.lock"
+    if "://" not in target:
+        yield Path(target, f".{job}.lock")
