@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.model.runs import Run
+from penstock.model.server_settings import ServerSettings
 from penstock.model.writes import Write
 
 __all__ = ["JobApi"]
@@ -48,4 +49,10 @@ class JobApi(Protocol):
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
+        ...
+
+    # -- the server --------------------------------------------------------------------
+
+    async def server_settings(self) -> ServerSettings:
+        """The settings of the server that jobs and commands depend on."""
         ...

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from penstock.broker import Broker, BrokerOptions
-from penstock.keepers import NEAR, Keepers
+from penstock.keepers import Keepers
 from penstock.model.limits import check_limits, check_name
+from penstock.model.server_settings import NEAR
 from penstock.storage.engines import open_engine
 
 __all__ = ["Opening", "open"]

@@ -1,4 +1,4 @@
-"""The report: its tables say what happened, and its page shows them with nothing from elsewhere."""
+"""The report: its tables say what happened, and its page shows them and loads nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from penstock.errors import BadInput
 from penstock.model.delivery import Ack, Nack, Reject
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.report import report
-from penstock.pipeline.report.charts import Bar, bar_chart, line_chart, shown_ms, shown_number
 from penstock.pipeline.report.fingerprints import fingerprint, pattern
 from penstock.testing.laws import law
-from tests.pipeline.hosted import Hosted
+from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.jobs import run
 
 
@@ -49,7 +48,7 @@ def busy(server: Hosted) -> Hosted:
 
 
 def table(folder: Path, name: str) -> Any:
-    return pd.read_parquet(folder / "tables" / name)
+    return pd.read_parquet(folder / "tables" / f"{name}.parquet")
 
 
 class Page(HTMLParser):
@@ -64,7 +63,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.sources += [str(v) for name, v in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -78,67 +77,89 @@ class Page(HTMLParser):
 
 
 def test_the_tables_say_what_happened(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:
+    """All tables, the page and its record, of one report: each is several jobs of Spark."""
     out = tmp_path / "report"
     summary = run(busy, spark, report, output=str(out))
-    assert (summary["messages"], summary["failures"]) == (20, 2)
+    assert (summary["messages"], summary["failures"], summary["acked"]) == (20, 2, 10)
+    _check_tables(out)
+    _check_page(out)
+    (record,) = busy.ask(lambda q: q.runs("report"))
+    assert record.report == str(out / "index.html")
 
-    published = table(out, "published")
-    assert (published["messages"].sum(), published["bytes"].sum()) == (20, 2_000)
 
-    rates = table(out, "rates").set_index("queue").loc["billing"]
-    assert rates[["messages", "claims", "acks", "nacks", "failures"]].tolist() == [20, 14, 10, 2, 2]
+def _check_tables(out: Path) -> None:
+    topics = table(out, "topics")
+    assert (topics["messages"].sum(), topics["bytes"].sum()) == (20, 2_000)
+    assert set(topics["period"]) == {"current"}
+
+    activity = table(out, "activity").groupby("queue").sum(numeric_only=True)
+    counts = ["arrivals", "claims", "acks", "nacks", "failures", "change"]
+    assert activity.loc["billing", counts].tolist() == [20, 14, 10, 2, 2, 8]
+    assert activity.loc["audit", "change"] == 20
 
     latency = table(out, "latency").set_index(["queue", "kind"])
     assert latency.loc[("billing", "wait"), "p50"] == 2_000
     assert latency.loc[("billing", "work"), "p50"] == 40
     assert latency.loc[("billing", "work"), "max"] == 9_000
 
-    depth = table(out, "depth").sort_values("time").groupby("queue")["depth"].last()
-    assert depth.to_dict() == {"audit": 20, "billing": 8}
-
     failures = table(out, "failures").set_index("pattern")
     assert failures.loc["order <n> is <broken>", ["count", "failed"]].tolist() == [2, 2]
     assert failures.loc["timeout after <n> s", "failed"] == 0
+    assert len(failures.loc["order <n> is <broken>", "messages"]) == 2
 
     consumers = table(out, "consumers")
     assert consumers["consumer"].tolist() == ["slow", "fast"]
     assert consumers.set_index("consumer").loc["slow", "not_acked"] == 4
 
-    forecast = table(out, "forecast").set_index("queue")
-    assert forecast.loc["billing", "depth"] == 8
 
-
-def test_sketches_of_two_reports_are_put_together(
-    busy: Hosted, spark: SparkSession, tmp_path: Path
-) -> None:
-    run(busy, spark, report, output=str(tmp_path / "one"))
-    paths = [str(tmp_path / "one/tables/latency")] * 2
-    merged = spark.read.parquet(*paths).where("queue = 'billing' AND kind = 'work'")
-    (row,) = merged.selectExpr(
-        "kll_sketch_get_n_bigint(kll_merge_agg_bigint(sketch)) AS n",
-        "kll_sketch_get_quantile_bigint(kll_merge_agg_bigint(sketch), 0.5D) AS middle",
-    ).collect()
-    assert (row["n"], row["middle"]) == (28, 40)
-
-
-def test_the_page_stands_alone(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:
-    run(busy, spark, report, output=str(tmp_path))
-    text = (tmp_path / "index.html").read_text()
+def _check_page(out: Path) -> None:
+    text = (out / "index.html").read_text()
     page = Page(text)
     assert page.open == []
+    # Nothing is loaded: the script and the style are inside.
     assert page.sources == []
-    assert not re.search(r"https?://(?!127\.0\.0\.1)|<script|@import|url\(", text)
-    for heading in ("Throughput", "Depth", "Latency", "Retries and failures", "Errors", "Slowest"):
-        assert heading in page.text
+    assert not re.search(
+        r"@import|url\(|fetch\(|XMLHttpRequest|<(script|link|img)[^>]* (src|href)", text
+    )
     # What others wrote is text, never markup.
     assert "<broken>" not in text
     assert "order 22 is <broken>" in page.text
-    (record,) = busy.ask(lambda q: q.runs("report"))
-    assert record.report == str(tmp_path / "index.html")
+    assert f"penstock pipeline replay billing --fingerprint {_fingerprint(out)}" in page.text
+
+
+def _fingerprint(out: Path) -> str:
+    failures = table(out, "failures").set_index("pattern")
+    return str(failures.loc["order <n> is <broken>", "fingerprint"])
+
+
+def test_a_period_is_compared_with_the_one_before(
+    busy: Hosted, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two days, of which the second is reported; what came after it is left out."""
+    busy.advance(24 * HOUR_MS)
+    busy.publish("orders", *[b"x"] * 30)
+    until = busy.clock.now() + 1_000
+    busy.advance(48 * HOUR_MS)
+    busy.publish("orders", *[b"x"] * 5)
+    run(busy, spark, report, output=str(tmp_path), until_ms=until)
+    topics = table(tmp_path, "topics").groupby("period")["messages"].sum()
+    assert topics.to_dict() == {"previous": 20, "current": 30}
+    text = (tmp_path / "index.html").read_text()
+    assert "30 messages were published, 50 % more than in the day before." in text
+    # Published since, and one failure to claim them: the broker says what is waiting.
+    assert re.search(r"<h3>audit</h3><ul><li>55 wait and no consumer has claimed any", text)
+    # The sketches of both periods can be put together.
+    rows = spark.read.parquet(str(tmp_path / "tables/latency.parquet"))
+    (row,) = (
+        rows.where("queue = 'billing' AND kind = 'work'")
+        .selectExpr("kll_sketch_get_n_bigint(kll_merge_agg_bigint(sketch)) AS n")
+        .collect()
+    )
+    assert row["n"] == 14
 
 
 def test_a_report_of_nothing(server: Hosted, spark: SparkSession, tmp_path: Path) -> None:
-    assert run(server, spark, report, output=str(tmp_path))["messages"] == 0
+    assert run(server, spark, report, output=str(tmp_path), period_s="all")["messages"] == 0
     assert "Nothing has been published yet" in (tmp_path / "index.html").read_text()
 
 
@@ -149,7 +170,7 @@ def test_what_only_the_lake_has_is_in_it(busy: Hosted, spark: SparkSession, tmp_
     busy.ask(lambda q: q.delete_queue("billing"))
     busy.forget()
     assert busy.ask(lambda q: q.log_start()) > 0
-    summary = run(busy, spark, report, run="run-2", lake=lake)
+    summary = run(busy, spark, report, run="run-2", lake=lake, period_s="all")
     assert summary["failures"] == 2
     assert summary["messages"] == 21
     assert (lake / "reports" / "index.html").exists()
@@ -171,8 +192,8 @@ def test_a_transition_that_the_lake_renumbered_counts_once(
         if not number:
             server.ask(lambda q: q.delete_queue("billing"))
     run(server, spark, report, run="run-2", lake=lake)
-    rates = table(lake / "reports", "rates").set_index("queue").loc["billing"]
-    assert rates[["claims", "acks"]].tolist() == [2, 2]
+    activity = table(lake / "reports", "activity").groupby("queue").sum(numeric_only=True)
+    assert activity.loc["billing", ["claims", "acks"]].tolist() == [2, 2]
 
 
 @law("E1")
@@ -198,27 +219,3 @@ def test_errors_that_differ_in_names_and_numbers_are_one(spark: SparkSession) ->
     assert found[0::2] == found[1::2]
     assert len({name for _, name in found}) == 4
     assert found[0][0] == "KeyError: '…'"
-
-
-def test_charts_of_nothing_and_of_one() -> None:
-    assert "<svg" in line_chart([], {}, label="empty")
-    assert "<circle" in line_chart([0], {"one": [3.0]}, label="one")
-    assert "<svg" in bar_chart([], ("a",), label="empty")
-    drawn = bar_chart([Bar("<b>", [1.0, 2.0])], ("a", "b"), label="two")
-    assert "&lt;b&gt;" in drawn
-    assert drawn.count("<rect") == 2
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [(0, "0"), (999, "999"), (12_345, "12.3 k"), (2.5e6, "2.5 M"), (0.25, "0.25")],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert shown_number(value) == text
-
-
-@pytest.mark.parametrize(
-    "ms, text", [(3, "3 ms"), (1500, "1.5 s"), (300_000, "5 min"), (7_200_000, "2 h")]
-)
-def test_times_are_short(ms: float, text: str) -> None:
-    assert shown_ms(ms) == text

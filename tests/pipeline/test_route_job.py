@@ -152,3 +152,24 @@ def test_only_the_queues_that_are_named(server: Hosted, spark: SparkSession) -> 
         create(server, name, "TRUE")
     assert run(server, spark, route, queues=("two",))["queues"] == 1
     assert server.ask(lambda q: q.queue("one")).cursor == 0
+
+
+def test_a_run_beside_traffic_ends_when_the_broker_can_take_over(
+    server: Hosted, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker leaves queues that are far behind to Spark, so a run must not end with one."""
+    monkeypatch.setattr(route_job, "NEAR", 20)
+    server.publish("orders", *messages(30))
+    create(server, "all", "TRUE")
+    catch_up, published = route_job.Routing.catch_up, [15, 15, 5]
+
+    def beside_traffic(routing: route_job.Routing) -> None:
+        catch_up(routing)
+        if published:
+            server.publish("orders", *messages(published.pop(0), 1_000))
+
+    monkeypatch.setattr(route_job.Routing, "catch_up", beside_traffic)
+    run(server, spark, route)
+    assert published == []
+    cursor = server.ask(lambda q: q.queue("all")).cursor
+    assert cursor is None or cursor == 60

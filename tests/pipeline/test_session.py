@@ -38,3 +38,13 @@ def test_a_cluster_has_its_own() -> None:
 def test_spark_submit_says_where() -> None:
     assert {MASTER, PARTITIONS}.isdisjoint(session_settings(None, {}))
     assert session_settings("local[4]", {})[PARTITIONS] == "16"
+
+
+def test_a_short_job_starts_faster() -> None:
+    chosen = session_settings(None, {}, short=True)
+    assert "-XX:TieredStopAtLevel=1" in chosen["spark.driver.extraJavaOptions"]
+    assert (chosen["spark.ui.enabled"], chosen[PARTITIONS]) == ("false", "4")
+    assert session_settings(None, {"spark.ui.enabled": "true"}, short=True)["spark.ui.enabled"] == (
+        "true"
+    )
+    assert "spark.ui.enabled" not in session_settings("spark://host:7077", {}, short=True)

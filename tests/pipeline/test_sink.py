@@ -318,3 +318,13 @@ def test_typed_headers_have_one_value_each(spark: SparkSession) -> None:
             found = [row.headers for row in rows]
     assert found == [{"t": "x", "n": 1}, {}, {"b": False}]
     assert Counter(map(type, found[0].values())) == {str: 1, int: 1}
+
+
+@law("E1")
+def test_a_server_that_does_not_answer_is_reported_before_any_task(spark: SparkSession) -> None:
+    spark.sparkContext.setJobGroup("nowhere", "")
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
+        spark.range(3).selectExpr("string(id) AS value").write.format("penstock").options(
+            url="http://127.0.0.1:9", topic="t"
+        ).mode("append").save()
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("nowhere") == []

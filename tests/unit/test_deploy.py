@@ -130,10 +130,11 @@ def test_the_files_that_compose_mounts_exist() -> None:
     assert {target.partition(":")[0] for target in scraped["targets"]} <= set(hosts)
 
 
-def test_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["penstock.service", "penstock-pipeline.service"])
+def test_the_units(tmp_path: Path, name: str) -> None:
     """systemd accepts the unit, with a program where it expects one."""
-    unit = tmp_path / "penstock.service"
-    text = (DEPLOY / "systemd" / "penstock.service").read_text()
+    unit = tmp_path / name
+    text = (DEPLOY / "systemd" / name).read_text()
     unit.write_text(text.replace("/opt/penstock/bin/penstock", sys.executable))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)],

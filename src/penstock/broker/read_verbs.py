@@ -29,6 +29,7 @@ from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
 from penstock.model.reports import HistoryEntry, HistoryPage, Preview, Why
+from penstock.model.server_settings import ServerSettings
 from penstock.model.states import State
 from penstock.storage.turns import SLICE_S
 
@@ -65,6 +66,14 @@ class Reading(Bulk):
     async def identity(self) -> StoreIdentity:
         """The identity of the store."""
         return await self._engine.identity(self.tenant)
+
+    async def server_settings(self) -> ServerSettings:
+        """The settings that clients and jobs depend on."""
+        return ServerSettings(
+            routing=self._options.routing,
+            log_retention_ms=self._limits.log_retention_ms,
+            archive=self._options.engine.archive,
+        )
 
     async def log_trimmed(self) -> Offset:
         """The offset after the last entry that retention has removed; 0 if none."""

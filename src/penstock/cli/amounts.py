@@ -18,15 +18,19 @@ from penstock.model.message import HeaderValue
 from penstock.model.queue import Start
 
 __all__ = [
+    "ALL",
     "COUNT_OR_NONE",
     "DURATION",
     "DURATION_OR_NONE",
     "HEADER",
+    "INTERVAL",
     "LABEL",
     "LABEL_OR_NONE",
     "NO_LIMIT",
+    "PERIOD",
     "SECONDS",
     "START",
+    "TIME",
     "Parsed",
     "is_count",
     "to_duration_ms",
@@ -38,6 +42,8 @@ T = TypeVar("T")
 
 #: What the types ``…_OR_NONE`` make of ``none``. None means that the option was not given.
 NO_LIMIT: Final = "none"
+#: The period of a report that is about everything.
+ALL: Final = "all"
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
@@ -90,6 +96,15 @@ def _to_seconds(text: str) -> int:
     if rest_ms:
         raise ValueError(f"{text!r} is not a whole number of seconds.")
     return seconds
+
+
+def _to_interval(text: str) -> float:
+    """Like a duration, but a bare number is seconds, as of ``--interval``."""
+    return float(text) if is_count(text.strip()) else to_duration_ms(text) / 1000
+
+
+def _to_period(text: str) -> int | str:
+    return ALL if text.strip() == ALL else max(1, _to_seconds(text))
 
 
 def _to_count_or_none(text: str) -> int | str:
@@ -152,6 +167,9 @@ def to_time(text: str) -> datetime:
 DURATION: Final = Parsed("duration", to_duration_ms)
 DURATION_OR_NONE: Final = Parsed("duration|none", _to_duration_or_none)
 SECONDS: Final = Parsed("duration", _to_seconds)
+INTERVAL: Final = Parsed("duration", _to_interval)
+PERIOD: Final = Parsed("duration|all", _to_period)
+TIME: Final = Parsed("time", lambda text: int(to_time(text).timestamp() * 1000))
 COUNT_OR_NONE: Final = Parsed("count|none", _to_count_or_none)
 HEADER: Final = Parsed("name=value", to_header)
 LABEL: Final = Parsed("name=value", _to_label)

@@ -157,7 +157,10 @@ def find_target(*, store_only: bool = False) -> Target:
         tenant=found.tenant,
         credential=found.credential,
         options=BrokerOptions(
-            engine=engine, require_topics=found.require_topics, webhooks=found.webhooks
+            engine=engine,
+            require_topics=found.require_topics,
+            routing=found.routing,
+            webhooks=found.webhooks,
         ),
         tls=tls,
     )

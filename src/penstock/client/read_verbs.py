@@ -17,6 +17,7 @@ from penstock.client.calling import read
 from penstock.client.replay import is_sendable
 from penstock.client.scope import UNENCODABLE, Scope
 from penstock.client.transport import Request
+from penstock.errors import UnknownRoute
 from penstock.filters import Completions, Diagnosis, complete, parse, validate
 from penstock.model.delivery import (
     Event,
@@ -29,9 +30,10 @@ from penstock.model.delivery import (
 from penstock.model.duration import Duration, to_ms
 from penstock.model.failures import FAILURE_SCAN, Failures
 from penstock.model.identity import StoreIdentity
-from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
+from penstock.model.limits import MAX_OFFSET, MAX_PAGE, Limits, check_name, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.model.server_settings import ServerSettings
 from penstock.wire.bodies import (
     CompleteBody,
     EventList,
@@ -46,6 +48,7 @@ __all__ = ["Reading"]
 
 _LOG: Final = msgspec.msgpack.Decoder(LogPage)
 _IDENTITY: Final = msgspec.msgpack.Decoder(StoreIdentity)
+_SETTINGS: Final = msgspec.msgpack.Decoder(ServerSettings)
 _END: Final = msgspec.msgpack.Decoder(LogEnd)
 _SPLITS: Final = msgspec.msgpack.Decoder(LogSplits)
 _PREVIEW: Final = msgspec.msgpack.Decoder(Preview)
@@ -95,6 +98,16 @@ class Reading(Scope):
     async def identity(self) -> StoreIdentity:
         """The identity of the server's store."""
         return await self._get(_IDENTITY, "/v1/store")
+
+    async def server_settings(self) -> ServerSettings:
+        """The settings that clients and jobs depend on; of an older server, the defaults."""
+        try:
+            return await self._get(_SETTINGS, "/v1/settings")
+        except UnknownRoute:
+            limits = Limits()
+            return ServerSettings(
+                routing="broker", log_retention_ms=limits.log_retention_ms, archive=False
+            )
 
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""

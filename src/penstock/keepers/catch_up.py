@@ -21,9 +21,6 @@ CATCH_UP_EVERY_MS: Final = 1_000
 #: Log entries routed per queue before the next queue and other verbs get their turn: about
 #: five milliseconds.
 CATCH_UP_BATCH: Final = 500
-#: Queues that are further behind than this are left to the data pipeline, if it routes. For
-#: fewer entries Spark would take longer to start than this keeper to finish.
-NEAR: Final = 20_000
 
 
 class CatchUp:

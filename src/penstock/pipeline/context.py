@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from penstock.client import Client
 from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.runs import Run, RunState
@@ -26,6 +27,10 @@ Summary: TypeAlias = dict[str, Number]
 
 #: How often the record of a running job is updated.
 _RECORD_EVERY_MS: Final = 2_000
+#: Log entries in the store below which a session is started for a small input.
+_FEW_ENTRIES: Final = 100_000
+#: The job whose input is not the log.
+_READS_FILES: Final = "ingest"
 
 
 class Watcher(Protocol):
@@ -96,6 +101,8 @@ class JobContext:
         self._started_at = self.clock.now()
         self._recorded_at = 0
         self._heartbeat: Heartbeat | None = None
+        #: The folders that this run writes to, and its machine; part of its progress.
+        self._folders: Summary = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -105,8 +112,16 @@ class JobContext:
                 f"penstock {self.job}",
                 master=self.options.master,
                 settings=self.options.settings,
+                short=self._is_short(),
             )
         return self._spark
+
+    def _is_short(self) -> bool:
+        """Whether the job is over soon: it runs once, over few entries of the log."""
+        if self.options.continuous or self.job == _READS_FILES:
+            return False
+        first, end = (self.remote.ask(verb) for verb in (Client.log_start, Client.log_end))
+        return end - first < _FEW_ENTRIES
 
     @property
     def lake(self) -> str:
@@ -124,6 +139,11 @@ class JobContext:
             if total is not None:
                 progress["total"] = total
             self.record("running", progress=progress)
+
+    def claim_folder(self, job: str, folder: str, host: str) -> None:
+        """Record that this run writes to the folder, for other runs to see."""
+        self._folders |= {"host": host, f"folder_{job}": folder}
+        self.record("running")
 
     def note(self, text: str) -> None:
         """Show a text immediately."""
@@ -150,7 +170,7 @@ class JobContext:
             started_at=self._started_at,
             updated_at=now,
             finished_at=None if state == "running" else now,
-            progress=progress or {},
+            progress={**self._folders, **(progress or {})},
             summary=summary or {},
             error=error,
             report=self.report,

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
 
 from penstock.client import Client, ClientOptions, connect
+from penstock.errors import Forbidden
 
-__all__ = ["Remote", "Server"]
+__all__ = ["Remote", "Server", "check_reachable"]
 
 T = TypeVar("T")
 
@@ -32,6 +34,10 @@ def _arrow_memory(size: int) -> memoryview:
 
 #: A job waits for a server to restart; commands check beforehand that there is one.
 _PATIENT: Final = ClientOptions(retry_ms=30_000, memory=_arrow_memory)
+
+
+#: A server that does not answer is reported after this time, before a job begins.
+_SOON: Final = ClientOptions(retry_ms=2_000)
 
 
 class Server(Struct, frozen=True):
@@ -85,6 +91,16 @@ class Remote:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def check_reachable(server: Server) -> None:
+    """Raise within seconds if the server does not answer, or refuses the credential.
+
+    A job that has begun waits longer, because the server may be restarting.
+    """
+    with server.open(_SOON) as remote, suppress(Forbidden):
+        # A credential that may only publish cannot read the log; the server answers all the same.
+        remote.ask(lambda q: q.log_end())
 
 
 async def _connect(server: Server, options: ClientOptions) -> Client:

@@ -50,6 +50,7 @@ from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
+from penstock.model.server_settings import ServerSettings
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.model.webhooks import NewWebhook, Webhook
@@ -627,6 +628,10 @@ class SyncVerbs(BlockingVerbs):
     def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
+
+    def server_settings(self) -> ServerSettings:
+        """The settings of the server that jobs and commands depend on."""
+        return self._run(self._verbs.server_settings)
 
     def put_webhook(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -217,3 +218,16 @@ def test_purging_what_is_in_flight_is_no_choice(orders: Shell) -> None:
     orders("queue", "purge", "orders", "--state", "in_flight", "--yes", code=2)
     orders("queue", "purge", "orders", "--state", "available", code=2)
     assert orders.json("queue", "show", "orders")["stats"]["available"] == 3
+
+
+def test_a_queue_that_is_far_behind_is_left_to_the_pipeline(
+    orders: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ROUTING", "pipeline")
+    for module in ("penstock.cli.queue.commands", "penstock.opening"):
+        monkeypatch.setattr(f"{module}.NEAR", 1)
+    made = orders("queue", "create", "audit", "--start", "earliest", "--json")
+    assert json.loads(made.stdout)["cursor"] == 0
+    assert "penstock pipeline route audit" in made.stderr
+    monkeypatch.setattr("penstock.cli.queue.commands.NEAR", 3)
+    assert orders.json("queue", "create", "near", "--start", "earliest")["cursor"] is None

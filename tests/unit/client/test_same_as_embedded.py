@@ -267,6 +267,7 @@ async def looking_and_bulk(q: QueueApi, clock: FakeClock) -> AsyncIterator[objec
     yield await tried(q.finish_write("jobs", "w/2", "first", 7))
     await q.archived(1, await q.identity())
     yield await tried(q.archived(10**9, await q.identity()))
+    yield await q.server_settings()
     yield await q.sweep()
 
 

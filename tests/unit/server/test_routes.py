@@ -135,6 +135,7 @@ READ_ONLY = {
     "read_history",
     "read_log",
     "result",
+    "server_settings",
     "stats",
     "stats_history",
     "stats_stream",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.amounts import INTERVAL, PERIOD, TIME
 from penstock.cli.options import Family
 from penstock.cli.pipeline.running import job_options, run, to_pairs
 
@@ -117,13 +118,29 @@ def retention(**options: Any) -> None:
 
 @pipeline.command
 @click.option("--output", metavar="DIR", help="Output folder; by default the lake's `reports`.")
+@click.option(
+    "--period",
+    "period_s",
+    type=PERIOD,
+    default="1d",
+    show_default=True,
+    help="The time that the report is about, such as 6h or 7d, or all; it is compared with the "
+    "same time before.",
+)
+@click.option(
+    "--until", "until_ms", type=TIME, help="The end of the period, in ISO form; by default now."
+)
 @job_options
 def report(**options: Any) -> None:
-    """Report throughput, depth, latencies and failures, as a page and as tables.
+    """Report what changed, what needs attention and why messages failed.
+
+    It writes one page with charts, and Parquet tables.
 
     \b
     Examples:
       penstock pipeline report --output ./report
+      penstock pipeline report --lake ./lake --period 7d
+      penstock pipeline report --lake ./lake --period 1d --until 2026-11-01
     """
     from penstock.pipeline.jobs.report import report as job  # noqa: PLC0415
 
@@ -172,11 +189,9 @@ def replay(**options: Any) -> None:
 @click.option(
     "--format",
     type=click.Choice(["parquet", "json", "csv", "text", "orc"]),
-    default="parquet",
-    show_default=True,
-    help="The format of the files.",
+    help="The format of the files; by default that of their endings.",
 )
-@click.option("--value", metavar="COLUMN", help="The payload; by default the row as JSON.")
+@click.option("--value", metavar="COLUMN", help="The payload; by default the whole row, as JSON.")
 @click.option(
     "--column",
     "columns",
@@ -185,15 +200,22 @@ def replay(**options: Any) -> None:
     callback=to_pairs,
     help="partition_key, replace_key, priority or headers, and the column to take it from.",
 )
-@click.option("--ingest-id", metavar="ID", help="By default derived from the names of the files.")
+@click.option("--ingest-id", metavar="ID", help="By default derived from the files.")
+@click.option(
+    "--rejects",
+    metavar="FILE",
+    help="For rows that cannot be read, as JSON lines.  [default: rejects-TOPIC-ID.jsonl]",
+)
 @job_options
 def ingest(**options: Any) -> None:
-    """Publish each row of Parquet, JSON, CSV, text or ORC files once.
+    """Publish each row of JSON, CSV, Parquet, text or ORC files once.
+
+    JSON is published as it is written. What cannot be read goes to a file of rejects.
 
     \b
     Examples:
-      penstock pipeline ingest orders.parquet orders
-      penstock pipeline ingest 'in/*.csv' orders --format csv --column partition_key=customer
+      penstock pipeline ingest orders.jsonl orders
+      penstock pipeline ingest 'in/*.csv' orders --column partition_key=customer
     """
     from penstock.pipeline.jobs.ingest import ingest as job  # noqa: PLC0415
 
@@ -228,21 +250,42 @@ def script() -> None:
 @pipeline.command("run")
 @click.option("--output", metavar="DIR", help="Folder for reports; by default below the lake.")
 @click.option(
-    "--report-every",
-    "report_every_s",
-    type=click.FloatRange(min=1),
-    default=300.0,
+    "--route-every", "route_every_s", type=INTERVAL, help="By default in every pass (--interval)."
+)
+@click.option(
+    "--archive-every",
+    "archive_every_s",
+    type=INTERVAL,
+    help="By default in every pass (--interval).",
+)
+@click.option(
+    "--retention-every", "retention_every_s", type=INTERVAL, default="1d", show_default=True
+)
+@click.option("--report-every", "report_every_s", type=INTERVAL, default="1h", show_default=True)
+@click.option(
+    "--report-period",
+    "report_period_s",
+    type=PERIOD,
+    default="1d",
     show_default=True,
-    metavar="SECONDS",
-    help="Interval between reports.",
+    help="The time that a report is about, or all.",
+)
+@click.option(
+    "--without",
+    type=click.Choice(["route", "archive", "retention", "report"]),
+    multiple=True,
+    help="Leave a duty out; may be repeated.",
 )
 @job_options
 def run_all(**options: Any) -> None:
-    """Route, archive and report in one Spark session; with --continuous, until it is stopped.
+    """Route, archive, remove what is archived and report, in one Spark session.
+
+    With --continuous each duty is repeated at its interval until the job is stopped.
 
     \b
     Examples:
       penstock pipeline run --lake ./lake --continuous
+      penstock pipeline run --lake ./lake --continuous --report-every 1d --without retention
     """
     from penstock.pipeline.jobs.run import run as job  # noqa: PLC0415
 

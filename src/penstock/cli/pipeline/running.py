@@ -22,7 +22,7 @@ from penstock.cli import printing
 from penstock.cli.exits import Exit
 from penstock.cli.options import server_options, stacked
 from penstock.cli.progress import Meter, meter
-from penstock.cli.session import SOON_MS, settings, tls_files
+from penstock.cli.session import settings, tls_files
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def run(
     if tls.cert is not None:
         raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
     # Import pyspark and pyarrow only when a job runs.
-    from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
+    from penstock.client.options import random_prefix  # noqa: PLC0415
     from penstock.pipeline.context import JobContext, JobOptions  # noqa: PLC0415
     from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
-    from penstock.pipeline.remote import Server  # noqa: PLC0415
+    from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
     from penstock.pipeline.session import check_java  # noqa: PLC0415
 
     check_java()
@@ -113,8 +113,7 @@ def run(
         interval_s=interval,
     )
     # Fail early if the server is unreachable; later the job waits for a server to restart.
-    with options.server.open(ClientOptions(retry_ms=SOON_MS)) as remote:
-        remote.ask(lambda q: q.log_end())
+    check_reachable(options.server)
     stopping = threading.Event()
     with meter(name) as bar, _asked_to_end(stopping):
         context = JobContext(

@@ -30,6 +30,7 @@ from penstock.cli.queue.policy import policy_options, to_changes
 from penstock.cli.session import confirm, creating, on_target
 from penstock.model.message import Offset
 from penstock.model.queue import Backoff, IfExists, QueueInfo, Start
+from penstock.model.server_settings import NEAR
 from penstock.model.states import State
 
 __all__ = ["queue"]
@@ -316,12 +317,21 @@ async def _print_done(q: QueueApi, name: str, what: str) -> None:
 
 
 async def _catch_up(q: QueueApi, info: QueueInfo) -> None:
-    """Route the older messages that a queue asked for; a crash meanwhile repeats nothing."""
+    """Route the older messages that a queue asked for; a crash meanwhile repeats nothing.
+
+    A server that leaves such queues to the pipeline would only compete with it.
+    """
     if info.cursor is None:
         return
     begin = info.cursor
     cursor: Offset | None = begin
     total = await q.log_end() - begin
+    if total > NEAR and (await q.server_settings()).routing == "pipeline":
+        printing.note(
+            f"{info.name} is {total:,} log entries behind, and this server leaves that to Spark: "
+            f"run penstock pipeline route {info.name}"
+        )
+        return
     with meter("routing", total) as bar:
         while cursor is not None:
             bar(completed=cursor - begin)

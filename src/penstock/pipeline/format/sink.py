@@ -35,7 +35,7 @@ from penstock.pipeline.format.read_options import READ_OPTIONS
 from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Columns, check_columns, groups_of
 from penstock.pipeline.format.table_options import is_whole_row, written
-from penstock.pipeline.remote import Server
+from penstock.pipeline.remote import Server, check_reachable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,6 +152,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
     if write_id is None:
+        check_reachable(server)
         # No other run uses this id, so there is nothing to register.
         return BatchWriter(server, columns, random_prefix())
     check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
@@ -164,6 +165,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     )
     if registration.grows and not registration.same_partitions:
         raise BadInput("grows requires samePartitions.", field="grows")
+    check_reachable(server)
     return BatchWriter(server, columns, write_id, registration)
 
 

@@ -8,6 +8,7 @@ from penstock.pipeline.lake.archive import Archived, Archiver
 from penstock.pipeline.lake.compaction import compact
 from penstock.pipeline.lake.histories import archive_histories
 from penstock.pipeline.lake.layout import TABLES
+from penstock.pipeline.twins import only_run
 
 __all__ = ["Archiving", "archive"]
 
@@ -41,11 +42,12 @@ def archive(
         step=step,
         adopt=adopt,
     )
-    archiving.begin()
-    while True:
-        archiving.once()
-        if not context.options.continuous or context.wait():
-            break
+    with only_run(context, "archive", context.lake):
+        archiving.begin()
+        while True:
+            archiving.once()
+            if not context.options.continuous or context.wait():
+                break
     return archiving.summary()
 
 

@@ -17,13 +17,14 @@ from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.filters.to_spark import matches
 from penstock.pipeline.context import JobContext, Summary
+from penstock.pipeline.jobs.publishing import Published, publish, writer_of
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import require_lake, store_of
 from penstock.pipeline.lake.reader import read_lake
 from penstock.pipeline.report.fingerprints import fingerprint
-from penstock.pipeline.tables import read_table, server_options
+from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,8 +132,8 @@ def _from_lake(
     summary: Summary = {"replay_id": run, "dry_run": str(dry_run).lower()}
     if dry_run:
         return {"replayed": rows.count(), **summary}
-    _publish(context, rows, run)
-    return {"replayed": rows.count(), **summary}
+    done = _publish(context, rows, run)
+    return {"replayed": done.new, "skipped": done.found, **summary}
 
 
 def lake_replay_id(context: JobContext, lake: Lake, where: str | None, topic: str | None) -> str:
@@ -142,7 +143,7 @@ def lake_replay_id(context: JobContext, lake: Lake, where: str | None, topic: st
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _publish(context: JobContext, rows: DataFrame, run: str) -> None:
+def _publish(context: JobContext, rows: DataFrame, run: str) -> Published:
     """Publish rows of the lake again under one write id."""
     mark = F.create_map(
         F.lit(HEADER),
@@ -166,9 +167,6 @@ def _publish(context: JobContext, rows: DataFrame, run: str) -> None:
         "content_type",
         "max_attempts",
     )
-    columns.write.format("penstock").options(
-        **server_options(context.server),
-        writeId=f"replay-{run}",
-        samePartitions="true",
-        grows="true",  # The lake may have more rows when the run is repeated.
-    ).mode("append").save()
+    # The lake may have more rows when the run is repeated.
+    writer = writer_of(context.server, columns.schema, f"replay-{run}", topic=None, grows=True)
+    return publish(columns, writer)

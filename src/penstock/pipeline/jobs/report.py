@@ -1,32 +1,42 @@
-"""``report``: writes a page with charts and the tables behind it.
+"""``report``: writes a page about a period, and the tables behind it.
 
 It covers the store and, if there is one, the lake: the lake up to its end, the store above it. A
-lake of another store is refused.
+lake of another store is refused. Each table is one Spark job, whose result is small.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import io
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import BadInput
 from penstock.model.identity import check_position, check_store
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
 from penstock.pipeline.lake.reader import read_lake
-from penstock.pipeline.report.page import Figures, make_page
-from penstock.pipeline.report.tables import Span, make_tables, span_of
+from penstock.pipeline.report.collect import collect_figures
+from penstock.pipeline.report.figures import Figures, QueueNow, Row
+from penstock.pipeline.report.page import make_page
+from penstock.pipeline.report.periods import DAY_S, Period, period_of
+from penstock.pipeline.report.tables import make_tables, with_claims
 from penstock.pipeline.tables import read_table
+from penstock.pipeline.twins import only_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["report"]
+__all__ = ["ALL", "DAY_S", "report"]
 
+#: The period of a report about everything.
+ALL: Final = "all"
 _PAGE: Final = "index.html"
 #: The folder below the lake for reports without an output of their own.
 _FOLDER: Final = "reports"
@@ -34,17 +44,29 @@ _LOG_COLUMNS: Final = ("offset", "topic", "timestamp", "size")
 _HISTORY_COLUMNS: Final = ("id", "queue", "seq", "at", "transition", "state", "consumer", "error")
 
 
-def report(context: JobContext, *, output: str | None = None) -> Summary:
-    """Write the page and its tables; if continuous, at intervals."""
+def report(
+    context: JobContext,
+    *,
+    output: str | None = None,
+    period_s: int | str = DAY_S,
+    until_ms: int | None = None,
+) -> Summary:
+    """Write the page and its tables; if continuous, at intervals.
+
+    The report is about ``period_s`` seconds, or ``"all"``, until ``until_ms`` or now.
+    """
     if output is None and context.options.lake is None:
         raise BadInput("The report needs a destination: use --output or --lake.", field="output")
+    if period_s != ALL and (not isinstance(period_s, int) or period_s < 1):
+        raise BadInput("period must be a time of at least a second, or all.", field="period")
     folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
-    while True:
-        if context.options.lake is not None:
-            _check_lake(context)
-        summary = _report(context, folder)
-        if context.job != "report" or not context.options.continuous or context.wait():
-            return summary
+    with only_run(context, "report", folder):
+        while True:
+            if context.options.lake is not None:
+                _check_lake(context)
+            summary = _report(context, folder, period_s, until_ms)
+            if context.job != "report" or not context.options.continuous or context.wait():
+                return summary
 
 
 def _check_lake(context: JobContext) -> None:
@@ -57,50 +79,54 @@ def _check_lake(context: JobContext) -> None:
     check_last(context, lake)
 
 
-def _report(context: JobContext, folder: str) -> Summary:
-    spark = context.spark
-    log, history = _log(context), _history(context).cache()
+def _report(context: JobContext, folder: str, period_s: int | str, until_ms: int | None) -> Summary:
+    log = _log(context)
+    end = (context.clock.now() if until_ms is None else until_ms) // 1000 + 1
+    period = _everything(log, end) if period_s == ALL else period_of(end - int(period_s), end)
+    files = open_files(folder, lambda: context.spark)
+    # On disk, because every transition is in it.
+    claims = with_claims(_history(context)).persist(StorageLevel.DISK_ONLY)
+    rows: dict[str, list[Row]] = {}
     try:
-        span = span_of(log, history)
-        files = open_files(folder, lambda: spark)
-        rows: dict[str, list[dict[str, object]]] = {}
-        if span is not None:
-            tables = make_tables(log, history, span).named()
-            for number, (name, table) in enumerate(tables.items()):
-                context.reach("tables", number, len(tables))
-                uri = files.uri(f"tables/{name}")
-                table.coalesce(1).write.mode("overwrite").parquet(uri)
-                shown = spark.read.schema(table.schema).parquet(uri).drop("sketch")
-                rows[name] = [row.asDict() for row in shown.collect()]
-        page = make_page(
-            Figures(
-                url=context.server.url,
-                made_at=context.clock.now(),
-                span=span,
-                rows=rows,
-                depths=_depths(context),
-            )
-        )
+        tables = make_tables(log, claims, period).named()
+        for number, (name, table) in enumerate(tables.items()):
+            context.reach("tables", number, len(tables))
+            found = table.toArrow()
+            _write(files, f"tables/{name}.parquet", found)
+            shown = [column for column in found.column_names if column != "sketch"]
+            rows[name] = found.select(shown).to_pylist()
     finally:
-        history.unpersist()
+        claims.unpersist()
+    figures = collect_figures(
+        rows, period, url=context.server.url, made_at=context.clock.now(), now=_queues_now(context)
+    )
     files.remove([_PAGE])
-    files.create(_PAGE, page.encode())
+    files.create(_PAGE, make_page(figures).encode())
     context.report = files.uri(_PAGE)
-    return {"report": context.report, **_counts(rows, span)}
+    return {"report": context.report, **_counts(figures)}
 
 
-def _counts(rows: dict[str, list[dict[str, object]]], span: Span | None) -> Summary:
-    if span is None:
-        return {"messages": 0}
+def _everything(log: DataFrame, end: int) -> Period:
+    """From the first message on. Its deliveries can only be later."""
+    (found,) = log.agg(F.unix_timestamp(F.min("timestamp")).alias("first")).collect()
+    first = end - DAY_S if found["first"] is None else int(found["first"])
+    return period_of(min(first, end - 1), end, is_all=True)
 
-    def total(table: str, column: str) -> int:
-        return sum(int(str(row[column])) for row in rows[table])
 
+def _write(files: Files, path: str, table: pa.Table) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    files.remove([path])
+    files.create(path, buffer.getvalue())
+
+
+def _counts(figures: Figures) -> Summary:
     return {
-        "messages": total("published", "messages"),
-        "transitions": total("events", "count"),
-        "failures": total("rates", "failures"),
-        "fingerprints": len(rows["failures"]),
+        "messages": sum(topic.messages for topic in figures.topics),
+        "arrivals": figures.current.arrivals,
+        "acked": figures.current.acks,
+        "failures": figures.current.failures,
+        "fingerprints": len(figures.failures),
     }
 
 
@@ -131,10 +157,15 @@ def _through(cold: DataFrame) -> int:
     return int(found["last"])
 
 
-def _depths(context: JobContext) -> dict[str, int]:
-    """The current depth of every queue, from the broker."""
-    names = [info.name for info in context.remote.ask(lambda q: q.queues())]
-    return {
-        name: context.remote.ask(lambda q, name=name: q.stats(name)).depth  # type: ignore[misc]
-        for name in names
-    }
+def _queues_now(context: JobContext) -> dict[str, QueueNow]:
+    """The current state of every queue, from the broker."""
+    found: dict[str, QueueNow] = {}
+    for info in context.remote.ask(lambda q: q.queues()):
+        stats: Any = context.remote.ask(lambda q, name=info.name: q.stats(name))  # type: ignore[misc]
+        found[info.name] = QueueNow(
+            depth=stats.depth,
+            failed=stats.failed,
+            oldest_ms=stats.oldest_available_ms,
+            paused=info.policy.paused,
+        )
+    return found

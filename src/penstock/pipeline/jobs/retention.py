@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
-from penstock.model.limits import MAX_OFFSET, Limits
+from penstock.model.limits import MAX_OFFSET
 from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.checks import LENIENT, corrupt, damaged, row_hash
 from penstock.pipeline.lake.commits import File, Lake
@@ -23,6 +23,7 @@ from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
 from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.tables import read_table
+from penstock.pipeline.twins import only_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,20 +46,18 @@ class _Verified(Struct, frozen=True):
     bad: list[File]
 
 
-def retention(
-    context: JobContext, *, dry_run: bool = False, log_retention_ms: int | None = None
-) -> Summary:
-    """Verify, report to the broker and sweep; or only count what would be removed.
+def retention(context: JobContext, *, dry_run: bool = False) -> Summary:
+    """Verify, report to the broker and sweep; or only count what would be removed."""
+    with only_run(context, "retention", context.lake):
+        return _retention(context, dry_run=dry_run)
 
-    ``log_retention_ms`` is the server's setting if it is not the default; it only affects the
-    counts.
-    """
+
+def _retention(context: JobContext, *, dry_run: bool) -> Summary:
     files = open_files(context.lake, lambda: context.spark)
     store = store_of(context)
     lake = require_lake(context, files)
     check_owner(context, files, lake, store)
-    usual = Limits().log_retention_ms
-    kept_ms = usual if log_retention_ms is None else log_retention_ms
+    kept_ms = context.remote.ask(lambda q: q.server_settings()).log_retention_ms
     first = int(context.remote.ask(lambda q: q.log_start()))
     end = int(context.remote.ask(lambda q: q.log_end()))
     log = read_table(

@@ -2,7 +2,8 @@
 
 The broker's own router may advance the same cursors at the same time: assigning a message twice
 has no effect. The last part, up to the messages being published at the moment, is always routed
-by the broker.
+by the broker. It leaves queues that are far behind to this job, so the job ends only when none of
+its queues is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.errors import Conflict, OtherStore, UnknownQueue
 from penstock.filters import parse
 from penstock.model.identity import StoreIdentity
 from penstock.model.queue import QueueInfo
+from penstock.model.server_settings import NEAR
 from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.router import routed
 from penstock.pipeline.tables import read_table
@@ -25,6 +27,9 @@ __all__ = ["Routing", "route"]
 
 #: Log entries per step.
 STEP_ENTRIES: Final = 250_000
+#: Passes of a run under traffic. Each has the entries that were published during the one before;
+#: if they are not becoming fewer, Spark is slower than the producers.
+_PASSES: Final = 20
 #: Offsets assigned per commit of the broker.
 _ASSIGNED_AT_ONCE: Final = 10_000
 #: Queues assigned to concurrently.
@@ -32,10 +37,10 @@ _QUEUES_AT_ONCE: Final = 8
 
 
 def route(context: JobContext, *, queues: Sequence[str] = (), step: int = STEP_ENTRIES) -> Summary:
-    """Route up to where the log ended when the job began; if continuous, until asked to end."""
+    """Route until the broker can do the rest; if continuous, until asked to end."""
     routing = Routing(context, queues, step)
     while True:
-        routing.catch_up()
+        routing.hand_over()
         if not context.options.continuous or context.wait():
             break
     return routing.summary()
@@ -67,6 +72,22 @@ class Routing:
             "assigned": self._assigned,
             "conflicts": self._conflicts,
         }
+
+    def hand_over(self) -> None:
+        """Catch up until the broker takes over: entries published meanwhile may be too many."""
+        far: list[QueueInfo] = []
+        for _ in range(_PASSES):
+            self.catch_up()
+            end = int(self._context.remote.ask(lambda q: q.log_end()))
+            # Half of what the broker takes, because producers go on until it does.
+            far = [info for info, cursor in self._behind(end) if end - cursor > NEAR // 2]
+            if not far or self._context.stopping.is_set():
+                return
+        names = ", ".join(info.name for info in far)
+        self._context.note(
+            f"Still far behind: {names}. Producers publish as fast as this run routes; run it "
+            "again with --continuous or on more cores."
+        )
 
     def catch_up(self) -> None:
         """Route everything that is in the log when this is called."""

@@ -1,186 +1,186 @@
-"""Charts as inline SVG: a page with them needs no script, no font and no network."""
+"""The data of the charts, which the script of the page draws with uPlot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from html import escape
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["COLOURS", "Bar", "bar_chart", "line_chart", "shown_ms", "shown_number"]
+from penstock.pipeline.report.figures import Figures, QueueFigures, top
+from penstock.pipeline.report.periods import DAY_S
 
-#: Distinguishable with colour blindness (Okabe and Ito), on light and dark backgrounds.
-COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a1a")
+__all__ = ["Chart", "Series", "charts_of", "sparkline"]
+
 #: Lines per chart; the tables have the rest.
-MOST_LINES: Final = len(COLOURS)
-
-_WIDTH: Final = 760
-_HEIGHT: Final = 240
-_LEFT: Final = 62
-_RIGHT: Final = 12
-_TOP: Final = 12
-_BOTTOM: Final = 26
-_TICKS: Final = 4
-_BAR: Final = 22
-_LABELS: Final = 190
-#: Approximate width of a letter.
-_LETTER: Final = 6.4
-_DAY_S: Final = 86_400
+_MOST_LINES: Final = 6
+_SPARK_WIDTH: Final = 96
+_SPARK_HEIGHT: Final = 22
 
 
-class Bar(Struct, frozen=True):
-    """One bar: its label, the lengths of its parts, and its text."""
+class Series(Struct, frozen=True):
+    """One line, or one set of bars."""
 
-    label: str
-    parts: Sequence[float]
-    text: str = ""
-
-
-def line_chart(
-    times: Sequence[int],
-    lines: Mapping[str, Sequence[float]],
-    *,
-    label: str,
-    shown: Callable[[float], str] | None = None,
-) -> str:
-    """Values over time: ``times`` in epoch seconds, and one value per line and time."""
-    shown = shown or shown_number
-    top = _nice_top(max((value for line in lines.values() for value in line), default=0))
-    parts = [_open(_HEIGHT, label), _grid(top, shown), _time_axis(times)]
-    for (name, values), colour in zip(lines.items(), COLOURS, strict=False):
-        points = [_point(i, len(times), value, top) for i, value in enumerate(values)]
-        text = escape(f"{name}: at most {shown(max(values, default=0))}")
-        if len(points) == 1:
-            x, y = points[0]
-            parts.append(
-                f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"><title>{text}</title></circle>'
-            )
-        else:
-            path = " ".join(f"{x},{y}" for x, y in points)
-            parts.append(
-                f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8" '
-                f'stroke-linejoin="round"><title>{text}</title></polyline>'
-            )
-    parts.append("</svg>")
-    return "".join(parts) + _legend(list(lines))
+    name: str
+    values: Sequence[float | None]
+    tone: str = ""
+    """A colour with a meaning: ``main``, ``soft``, ``good`` or ``bad``; otherwise one per name."""
 
 
-def bar_chart(
-    bars: Sequence[Bar],
-    names: Sequence[str],
-    *,
-    label: str,
-    shown: Callable[[float], str] | None = None,
-) -> str:
-    """Horizontal bars next to their labels; several parts of a bar are stacked."""
-    shown = shown or shown_number
-    height = len(bars) * (_BAR + 8) + 8
-    longest = max((sum(bar.parts) for bar in bars), default=0) or 1
-    texts = [bar.text or shown(sum(bar.parts)) for bar in bars]
-    remaining = _WIDTH - _LABELS - max((len(text) for text in texts), default=0) * _LETTER - 12
-    drawn = [_open(height, label)]
-    for row, bar in enumerate(bars):
-        y = 8 + row * (_BAR + 8)
-        drawn.append(
-            f'<text x="{_LABELS - 8}" y="{y + 15}" text-anchor="end" class="label">'
-            f"{escape(_cut(bar.label))}<title>{escape(bar.label)}</title></text>"
-        )
-        x = float(_LABELS)
-        for part, colour, name in zip(bar.parts, COLOURS, names, strict=False):
-            width = part / longest * remaining
-            if width > 0:
-                drawn.append(
-                    f'<rect x="{x:.1f}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" rx="2" '
-                    f'fill="{colour}"><title>{escape(f"{name}: {shown(part)}")}</title></rect>'
-                )
-            x += width
-        drawn.append(
-            f'<text x="{x + 6:.1f}" y="{y + 15}" class="value">{escape(texts[row])}</text>'
-        )
-    drawn.append("</svg>")
-    return "".join(drawn) + (_legend(names) if len(names) > 1 else "")
+class Chart(Struct, frozen=True):
+    """One chart over time."""
+
+    id: str
+    title: str
+    about: str
+    unit: str
+    """``rate`` per second, ``count`` or ``ms``."""
+    times: Sequence[int]
+    """Epoch seconds."""
+    series: Sequence[Series]
+    group: str = "period"
+    """Charts of a group have the same times and are zoomed together."""
+    bars: bool = False
 
 
-def shown_number(value: float) -> str:
-    """A short form of a count: 1,234 or 1.2 M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g} {unit}"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
+def charts_of(figures: Figures) -> list[Chart]:
+    """The charts, without those that would be empty."""
+    times = list(figures.period.buckets)
+    period = [
+        Chart("throughput", "Throughput", "per second, all queues", "rate", times, _flow(figures)),
+        Chart(
+            "depth",
+            "Waiting",
+            "unsettled deliveries, the deepest queues",
+            "count",
+            times,
+            [
+                Series(queue.name, queue.depth or [0.0] * len(times))
+                for queue in top(figures.queues, _MOST_LINES, lambda q: max(q.depth, default=0))
+            ],
+        ),
+        Chart(
+            "wait",
+            "Time until claimed",
+            "95th percentile, the slowest queues",
+            "ms",
+            times,
+            _percentile(figures, "wait_p95", lambda queue: queue.wait.p95 or 0),
+        ),
+        Chart(
+            "work",
+            "Time in work",
+            "from a claim to its end, 95th percentile",
+            "ms",
+            times,
+            _percentile(figures, "work_p95", lambda queue: queue.work.p95 or 0),
+        ),
+        Chart(
+            "topics",
+            "Published by topic",
+            "per second, the largest topics",
+            "rate",
+            times,
+            [
+                Series(topic.name, _per_second(topic.series, figures))
+                for topic in figures.topics[:_MOST_LINES]
+                if topic.messages
+            ],
+        ),
+        Chart(
+            "failures",
+            "Failed by queue",
+            "deliveries that ended in the dead letters",
+            "count",
+            times,
+            [
+                Series(queue.name, queue.series["failures"])
+                for queue in top(figures.queues, _MOST_LINES, lambda q: q.current.failures)
+            ],
+        ),
+    ]
+    return [chart for chart in (*period, *_trend(figures)) if chart.series]
 
 
-def shown_ms(value: float) -> str:
-    """A short form of a duration."""
-    if value < 1000:
-        return f"{value:.0f} ms"
-    if value < 120_000:
-        return f"{value / 1000:.3g} s"
-    return f"{value / 60_000:.3g} min" if value < 7_200_000 else f"{value / 3_600_000:.3g} h"
+def _per_second(values: Sequence[float | None], figures: Figures) -> list[float | None]:
+    return [(value or 0) / figures.period.width for value in values]
 
 
-def _open(height: int, label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}">'
-    )
+def _flow(figures: Figures) -> list[Series]:
+    def total(name: str) -> list[float | None]:
+        columns = [queue.series[name] for queue in figures.queues]
+        added = [sum(value or 0 for value in values) for values in zip(*columns, strict=True)]
+        return _per_second(added, figures)
+
+    published = [
+        sum(value or 0 for value in values)
+        for values in zip(*(topic.series for topic in figures.topics), strict=True)
+    ]
+    named = [
+        Series("published", _per_second(published, figures), "main"),
+        Series("acked", total("acks"), "good"),
+        Series("nacked", total("nacks"), "soft"),
+        Series("failed", total("failures"), "bad"),
+    ]
+    return [series for series in named if any(series.values)]
 
 
-def _nice_top(highest: float) -> float:
-    """The end of an axis: 1, 2, 2.5 or 5 times a power of ten, above all values."""
-    if highest <= 0:
-        return 1.0
-    power = 1.0
-    while power * 10 <= highest:
-        power *= 10
-    while power > highest:
-        power /= 10
-    return next(power * step for step in (1, 2, 2.5, 5, 10) if power * step >= highest)
+def _percentile(
+    figures: Figures, column: str, key: Callable[[QueueFigures], float]
+) -> list[Series]:
+    return [
+        Series(queue.name, queue.series[column]) for queue in top(figures.queues, _MOST_LINES, key)
+    ]
 
 
-def _grid(top: float, shown: Callable[[float], str]) -> str:
-    drawn: list[str] = []
-    for tick in range(_TICKS + 1):
-        y = _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * tick / _TICKS
-        drawn.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" class="tick">'
-            f"{escape(shown(top * tick / _TICKS))}</text>"
-        )
-    return "".join(drawn)
+def _trend(figures: Figures) -> list[Chart]:
+    """Everything that the store and the lake have, by day."""
+    if len(figures.days) < 2:
+        return []
+    days = range(min(figures.days), max(figures.days) + 1, DAY_S)
+
+    def by_day(name: str) -> list[float | None]:
+        return [figures.days.get(day, {}).get(name, 0.0) for day in days]
+
+    published = Series("published", by_day("messages"), "main")
+    failed = Series("failed", by_day("failures"), "bad")
+    return [
+        Chart(
+            "trend",
+            "Published by day",
+            "everything in the store and the lake",
+            "count",
+            list(days),
+            [published],
+            "trend",
+            bars=True,
+        ),
+        Chart(
+            "trend-failed",
+            "Failed by day",
+            "deliveries that ended in the dead letters",
+            "count",
+            list(days),
+            [failed] if any(failed.values) else [],
+            "trend",
+            bars=True,
+        ),
+    ]
 
 
-def _time_axis(times: Sequence[int]) -> str:
-    if not times:
+def sparkline(values: Sequence[float | None]) -> str:
+    """A small line without axes, as SVG; empty if there is nothing to see."""
+    numbers = [value or 0.0 for value in values]
+    highest = max(numbers, default=0)
+    if not highest or len(numbers) < 2:
         return ""
-    several_days = times[-1] - times[0] > _DAY_S
-    form = "%d %b %H:%M" if several_days else "%H:%M:%S"
-    chosen = sorted({0, len(times) // 3, 2 * len(times) // 3, len(times) - 1})
-    drawn: list[str] = []
-    for index in chosen:
-        x, _ = _point(index, len(times), 0, 1)
-        anchor = "start" if index == 0 else "end" if index == len(times) - 1 else "middle"
-        text = datetime.fromtimestamp(times[index], UTC).strftime(form)
-        drawn.append(
-            f'<text x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}" class="tick">{text}</text>'
-        )
-    return "".join(drawn)
-
-
-def _point(index: int, count: int, value: float, top: float) -> tuple[float, float]:
-    across = _WIDTH - _LEFT - _RIGHT
-    x = _LEFT + (across * index / (count - 1) if count > 1 else across / 2)
-    y = _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * value / top
-    return round(x, 1), round(y, 1)
-
-
-def _legend(names: Sequence[str]) -> str:
-    items = "".join(
-        f'<li><span style="background:{colour}"></span>{escape(name)}</li>'
-        for name, colour in zip(names, COLOURS, strict=False)
+    step = _SPARK_WIDTH / (len(numbers) - 1)
+    points = " ".join(
+        f"{place * step:.1f},{_SPARK_HEIGHT - 2 - (_SPARK_HEIGHT - 4) * number / highest:.1f}"
+        for place, number in enumerate(numbers)
     )
-    return f'<ul class="legend">{items}</ul>'
-
-
-def _cut(text: str, most: int = 28) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return (
+        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" '
+        f'preserveAspectRatio="none" aria-hidden="true">'
+        f'<polyline points="{points}"/></svg>'
+    )

@@ -16,6 +16,7 @@ from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
 from penstock.model.reports import Preview
+from penstock.model.server_settings import ServerSettings
 from penstock.server.call import Call
 from penstock.server.loading import ARROW_READS, load
 from penstock.server.replies import Streamed
@@ -162,6 +163,11 @@ async def identity(call: Call, query: Empty, body: Empty) -> StoreIdentity:  # n
     return await call.broker.identity()
 
 
+async def server_settings(call: Call, query: Empty, body: Empty) -> ServerSettings:  # noqa: ARG001
+    """The settings that clients and jobs depend on."""
+    return await call.broker.server_settings()
+
+
 async def preview(call: Call, query: PreviewQuery, body: Empty) -> Preview:  # noqa: ARG001
     """Count and sample the log entries that a filter matches."""
     return await call.scan(call.broker.preview(query.filter, start=query.start))
@@ -261,6 +267,17 @@ ROUTES: Final = (
         handler=identity,
         query=Empty,
         replies=((JSON, StoreIdentity),),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/settings",
+        verb="server_settings",
+        summary="The settings of the server that clients and jobs depend on",
+        need=Need("read", ANY_NAME),
+        handler=server_settings,
+        query=Empty,
+        replies=((JSON, ServerSettings),),
         tag="log",
     ),
     Route(
