@@ -18,10 +18,10 @@ from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
 from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
-from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake
+from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake, Table
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import (
-    MANIFEST,
+    HISTORY,
     MESSAGES,
     STAGING,
     TABLES,
@@ -90,7 +90,7 @@ class Archiver:
         self._skip_missing = skip_missing
         self._tells = tell
         self.on_commit: Callable[[Archiver], None] = lambda _: None
-        """Called after every commit and after ``begin``, before replaced files are removed."""
+        """Called after every commit and after ``begin``."""
         self.files = open_files(context.lake, lambda: context.spark)
         self.manifest = Manifest(self.files)
         self.begun = 0
@@ -107,7 +107,7 @@ class Archiver:
         known = [path for table in TABLES for path in self.files.walk(table)]
 
         def check(lake: Lake) -> None:
-            _check_commits(lake, known)
+            _check_commits(self.context.lake, lake, known)
             check_owner(self.context, self.files, lake, store, adopt=self._adopts)
             check_left_out(self.context, lake)
             # Before unused files are removed: if the last commit is lost, its files look unused.
@@ -117,24 +117,26 @@ class Archiver:
         # Listed before ``hold``: files of a run that begins after it must not be removed.
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
-        lake = self.manifest.lake
-        self.files.remove([path for path in there if is_data(path) and path not in lake.files])
+        lake, begins = self.manifest.lake, self.manifest.begins
+        self.files.remove(
+            # A file with the number of a ``begin`` was made for a commit that lost its number to
+            # it. Other files that the tables do not have are earlier versions of the lake.
+            [
+                path
+                for table, numbers in begins.items()
+                for path in there
+                if path.startswith(f"{table}/")
+                and data_commit(path) in numbers
+                and path not in lake.files
+            ]
+        )
         for name in self.files.names(STAGING):
             if name.isdigit() and int(name) < self.begun:
                 self.files.remove_tree(staging_folder(int(name)))
-        self._remove_unfinished_commits()
         missing = lost(there, lake.files.values())
         if missing:
             raise corrupt(missing, "Files of the lake are missing or of another size")
         self.on_commit(self)
-
-    def _remove_unfinished_commits(self) -> None:
-        """Remove temporary files of commits that can no longer complete."""
-        finished = set(self.files.names(MANIFEST))
-        for path in self.files.walk(MANIFEST):
-            name = path.rpartition("/")[2]
-            if name not in finished and name[1:21].isdigit() and int(name[1:21]) <= self.begun:
-                self.files.remove([path])
 
     def commit(
         self,
@@ -148,19 +150,25 @@ class Archiver:
         quiet: bool = False,
         settled: bool = False,
         last: EntryMark | None = None,
+        table: Table | None = None,
     ) -> Sequence[File]:
-        """Move staged files into place and commit them, replacing those in ``removed``."""
+        """Move staged files into place and commit them, replacing those in ``removed``.
+
+        The replaced files stay where they are, for readers of earlier versions of the table.
+        """
         self.manifest.hold()
         self._check_store()
         added: Sequence[File] = ()
         if staged is not None:
-            added = staged.put_into_place(start, end, self.manifest.next)
+            number = self.manifest.next(table or (HISTORY if kind == "history" else MESSAGES))
+            added = staged.put_into_place(start, end, number)
         ranged = (None, None) if kind == "compact" else (start, end)
         try:
             self.manifest.commit(
                 kind,
                 self.context.run,
                 self.context.clock.now(),
+                table=table,
                 start=ranged[0],
                 end=ranged[1],
                 entries=entries,
@@ -175,7 +183,6 @@ class Archiver:
             self.files.remove([file.path for file in added])
             raise
         self.on_commit(self)
-        self.files.remove([file.path for file in removed])
         return added
 
     def archive(self) -> Archived:
@@ -261,6 +268,7 @@ class Archiver:
             self._log(start, end, payload=True).coalesce(parts),
             MESSAGES,
             begun=self.begun,
+            partitions=self.manifest.partitions(MESSAGES),
             most=logged.rows * FILE_BYTES // max(logged.payload_bytes, 1),
             largest=logged.largest,
         )
@@ -286,21 +294,27 @@ class Archiver:
             self.context.remote.ask(lambda q: q.archived(through - 1, store))
 
 
-def _check_commits(lake: Lake, paths: Sequence[str]) -> None:
+def _check_commits(name: str, lake: Lake, paths: Sequence[str]) -> None:
     """Refuse a lake with files of commits that its manifest has lost.
 
     A killed run leaves only files of the next commit, so files of a later one were committed. They
     may be the only copies and must not be removed.
     """
-    lost = [path for path in paths if (data_commit(path) or 0) > lake.number + 1]
+    lost = [
+        path
+        for path in paths
+        if (data_commit(path) or 0) > lake.number_of(path.partition("/")[0]) + 1
+    ]
     if not lake.number:
         # Without a manifest no run has begun, so every data file belongs to a lost commit.
         lost = [path for path in paths if is_data(path)]
     if lost:
+        table = lost[0].partition("/")[0]
         raise corrupt(
             lost,
-            f"The manifest ends with commit {lake.number}, and there are files of later ones. "
-            f"Restore {MANIFEST} first; nothing was removed. The files",
+            f"The manifest ends with commit {lake.number_of(table)} of {table}, and there are "
+            f"files of later ones. Restore {name}/{table}/_delta_log first; nothing was removed. "
+            "The files",
         )
 
 

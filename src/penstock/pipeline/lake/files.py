@@ -3,9 +3,8 @@
 A path without a scheme, or with ``file:``, is a local folder and needs no Spark. Everything else
 goes through Hadoop's FileSystem in Spark's JVM. Paths are relative to the lake, with ``/``.
 
-``create`` writes a file completely or not at all, and fails if it exists: commits of the manifest
-rely on that. Local file systems and HDFS guarantee it. An object store does only if its connector
-does, so there the operator must ensure that only one archiving run is active at a time.
+The Delta logs of the lake are written by another library, which gets its own URI of the same place,
+and on S3 the credentials of Spark's session.
 """
 
 from __future__ import annotations
@@ -24,12 +23,22 @@ from penstock.errors import BadInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Files", "HadoopFiles", "LocalFiles", "open_files"]
+__all__ = ["Files", "HadoopFiles", "LocalFiles", "delta_options", "open_files"]
 
 #: Suffix of a file that is not complete; readers ignore it.
 _PARTIAL: Final = ".partial"
 #: Spark interprets these characters in a path as a pattern.
 _PATTERN: Final = frozenset("*?[]{}\\")
+#: Hadoop's names of S3, and what the Delta library calls it.
+_DELTA_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "s3": "s3"}
+#: Settings of Hadoop's S3 client, and the same ones of the Delta library.
+_S3A_OPTIONS: Final = {
+    "access.key": "AWS_ACCESS_KEY_ID",
+    "secret.key": "AWS_SECRET_ACCESS_KEY",
+    "session.token": "AWS_SESSION_TOKEN",
+    "endpoint": "AWS_ENDPOINT_URL",
+    "endpoint.region": "AWS_REGION",
+}
 
 
 class Files(ABC):
@@ -41,6 +50,18 @@ class Files(ABC):
     def uri(self, path: str) -> str:
         """A path below the lake, for Spark."""
         return f"{self.root.rstrip('/')}/{path}"
+
+    @abstractmethod
+    def uri_for_delta(self, path: str) -> str:
+        """A path below the lake, for the library that reads and writes Delta logs."""
+
+    @abstractmethod
+    def options_for_delta(self) -> dict[str, str]:
+        """What that library needs to reach the file system, such as credentials."""
+
+    @abstractmethod
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make files durable that another library wrote."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -80,6 +101,22 @@ class LocalFiles(Files):
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self.root = str(self._folder)
+
+    def uri_for_delta(self, path: str) -> str:
+        return str(self._folder / path)
+
+    def options_for_delta(self) -> dict[str, str]:
+        return {}
+
+    def sync(self, paths: Sequence[str]) -> None:
+        folders: set[Path] = set()
+        for path in paths:
+            with (self._folder / path).open("rb") as file:
+                os.fsync(file.fileno())
+            # The other library may have created folders too.
+            folders.update(self._folder / folder for folder in Path(path).parents)
+        for folder in folders:
+            _sync_folder(folder)
 
     def read(self, path: str) -> bytes:
         return (self._folder / path).read_bytes()
@@ -158,11 +195,29 @@ class HadoopFiles(Files):
         self.root = root
         context: Any = spark.sparkContext
         self._jvm = context._jvm  # noqa: SLF001  (PySpark has no public access to Hadoop)
-        configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._system: Any = self._path("").getFileSystem(configuration)
+        self._configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._system: Any = self._path("").getFileSystem(self._configuration)
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path) if path else self.root)
+
+    def uri_for_delta(self, path: str) -> str:
+        scheme, colon, rest = self.uri(path).partition(":")
+        return f"{_DELTA_SCHEMES.get(scheme, scheme)}{colon}{rest}"
+
+    def options_for_delta(self) -> dict[str, str]:
+        bucket = urlsplit(self.root).netloc
+        found: dict[str, str] = {}
+        for name, option in _S3A_OPTIONS.items():
+            value = self._configuration.get(
+                f"fs.s3a.bucket.{bucket}.{name}"
+            ) or self._configuration.get(f"fs.s3a.{name}")
+            if value and urlsplit(self.root).scheme in _DELTA_SCHEMES:
+                found[option] = str(value)
+        return delta_options(found)
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Do nothing: what these file systems have written is durable."""
 
     def read(self, path: str) -> bytes:
         if not self._system.exists(self._path(path)):
@@ -220,6 +275,14 @@ class HadoopFiles(Files):
 
     def remove_tree(self, path: str) -> None:
         self._system.delete(self._path(path), True)
+
+
+def delta_options(options: dict[str, str]) -> dict[str, str]:
+    """Complete the S3 options of the Delta library."""
+    endpoint = options.get("AWS_ENDPOINT_URL", "")
+    if endpoint and "://" not in endpoint:
+        return {**options, "AWS_ENDPOINT_URL": f"https://{endpoint}"}
+    return {**options, "AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else options
 
 
 def open_files(lake: str, spark: Callable[[], SparkSession] | None = None) -> Files:
