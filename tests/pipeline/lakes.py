@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -54,6 +55,6 @@ def left_over(folder: Path) -> list[str]:
     for table in TABLES:
         newest = DeltaTable(folder / table).version()
         for version in range(newest + 1):
-            uris = DeltaTable(folder / table, version=version).file_uris()
-            known.update(Path(uri).relative_to(folder).as_posix() for uri in uris)
+            actions = pa.table(DeltaTable(folder / table, version=version).get_add_actions())
+            known.update(f"{table}/{path}" for path in actions.column("path").to_pylist())
     return sorted(set(data_files(folder)) - known)

@@ -27,7 +27,18 @@ def pipeline(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_jobs_are_listed() -> None:
     done = pipeline("--help")
     assert done.returncode == Exit.OK
-    for job in ["route", "archive", "retention", "report", "replay", "ingest", "verify", "run"]:
+    for job in [
+        "route",
+        "archive",
+        "retention",
+        "vacuum",
+        "export",
+        "report",
+        "replay",
+        "ingest",
+        "verify",
+        "run",
+    ]:
         assert f"  {job} " in done.stdout
 
 

@@ -16,7 +16,8 @@ from penstock.model.identity import StoreIdentity
 from penstock.pipeline.lake import manifest as manifests
 from penstock.pipeline.lake import table_state
 from penstock.pipeline.lake.commits import Block, File, Table
-from penstock.pipeline.lake.files import LocalFiles, delta_options
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.hadoop_files import delta_options
 from penstock.pipeline.lake.layout import data_digest, is_data
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.testing.laws import law

@@ -32,7 +32,8 @@ Row = tuple[int, str, bytes]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return tmp_path / "a lake"
+    # A space in the path stops polars, and DuckDB with a list of files.
+    return tmp_path / "lake"
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_readers_of_delta(expected: list[Row], spark: SparkSession, lake: Path) 
 
     scanned = pl.scan_delta(uri).filter(pl.col("topic") == "007").sort("offset").collect()
     assert scanned["value"].to_list() == [value for _, topic, value in expected if topic == "007"]
-    assert scanned["headers"][3].to_list()[0]["value"]["i"] == 3
+    assert scanned["headers"][3]["n"]["i"] == 3
 
     messages = table.to_pyarrow_dataset()
     counted = duckdb.execute("SELECT topic, count(*) FROM messages GROUP BY topic ORDER BY topic")

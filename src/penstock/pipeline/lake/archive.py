@@ -25,8 +25,6 @@ from penstock.pipeline.lake.layout import (
     MESSAGES,
     STAGING,
     TABLES,
-    data_commit,
-    is_data,
     staging_folder,
 )
 from penstock.pipeline.lake.manifest import Manifest
@@ -38,6 +36,7 @@ from penstock.pipeline.lake.ownership import (
     store_of,
 )
 from penstock.pipeline.lake.staging import Staged, stage
+from penstock.pipeline.lake.unfinished import check_commits, unfinished
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class Archiver:
         known = [path for table in TABLES for path in self.files.walk(table)]
 
         def check(lake: Lake) -> None:
-            _check_commits(self.context.lake, lake, known)
+            check_commits(self.context.lake, lake, known)
             check_owner(self.context, self.files, lake, store, adopt=self._adopts)
             check_left_out(self.context, lake)
             # Before unused files are removed: if the last commit is lost, its files look unused.
@@ -117,19 +116,8 @@ class Archiver:
         # Listed before ``hold``: files of a run that begins after it must not be removed.
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
-        lake, begins = self.manifest.lake, self.manifest.begins
-        self.files.remove(
-            # A file with the number of a ``begin`` was made for a commit that lost its number to
-            # it. Other files that the tables do not have are earlier versions of the lake.
-            [
-                path
-                for table, numbers in begins.items()
-                for path in there
-                if path.startswith(f"{table}/")
-                and data_commit(path) in numbers
-                and path not in lake.files
-            ]
-        )
+        lake = self.manifest.lake
+        self.files.remove(unfinished(lake, self.manifest.begins, there))
         for name in self.files.names(STAGING):
             if name.isdigit() and int(name) < self.begun:
                 self.files.remove_tree(staging_folder(int(name)))
@@ -292,30 +280,6 @@ class Archiver:
             store = self._check_store()
             check_last(self.context, self.manifest.lake)
             self.context.remote.ask(lambda q: q.archived(through - 1, store))
-
-
-def _check_commits(name: str, lake: Lake, paths: Sequence[str]) -> None:
-    """Refuse a lake with files of commits that its manifest has lost.
-
-    A killed run leaves only files of the next commit, so files of a later one were committed. They
-    may be the only copies and must not be removed.
-    """
-    lost = [
-        path
-        for path in paths
-        if (data_commit(path) or 0) > lake.number_of(path.partition("/")[0]) + 1
-    ]
-    if not lake.number:
-        # Without a manifest no run has begun, so every data file belongs to a lost commit.
-        lost = [path for path in paths if is_data(path)]
-    if lost:
-        table = lost[0].partition("/")[0]
-        raise corrupt(
-            lost,
-            f"The manifest ends with commit {lake.number_of(table)} of {table}, and there are "
-            f"files of later ones. Restore {name}/{table}/_delta_log first; nothing was removed. "
-            "The files",
-        )
 
 
 def compare(wanted: Digest, found: Digest, what: str) -> None:

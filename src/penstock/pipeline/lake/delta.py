@@ -8,9 +8,7 @@ know what the table holds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +17,7 @@ from msgspec import Struct
 from penstock.errors import LakeCorrupt, PipelineError
 from penstock.extras import importing
 from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.statistics import file_of, statistics
 
 with importing("spark", "deltalake"):
     from deltalake import (
@@ -47,14 +46,8 @@ _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Commits of other programs that are looked through for the newest one of a run.
 _LOOKED_THROUGH: Final = 10_000
-#: Of each table, the column of times and the one of numbers, which statistics name.
-_COLUMNS: Final[dict[Table, tuple[str, str]]] = {
-    "messages": ("offset", "timestamp"),
-    "history": ("id", "at"),
-}
 
 
 class Snapshot(Struct, frozen=True):
@@ -108,23 +101,7 @@ class DeltaLog:
             tuple(delta.metadata().partition_columns),
             tuple(field.name for field in delta.schema().fields),
             state,
-            [self._file(one) for one in actions],
-        )
-
-    def _file(self, action: Mapping[str, Any]) -> File:
-        number, time = _COLUMNS[self._table]
-        topics, times = _bounds(action, "topic"), _bounds(action, time)
-        return File(
-            path=f"{self._table}/{action['path']}",
-            table=self._table,
-            rows=action.get("num_records") or 0,
-            bytes=action["size_bytes"],
-            first=action.get(f"min.{number}") or 0,
-            last=action.get(f"max.{number}") or 0,
-            digest="",
-            largest=action.get("max.size") or 0,
-            topics=topics,
-            times=None if times is None else (_ms(times[0]), _ms(times[1])),
+            [file_of(self._table, one) for one in actions],
         )
 
     def create(
@@ -248,7 +225,7 @@ class DeltaLog:
     def _add(self, file: File, partitions: Sequence[str], at: int, data_change: bool) -> AddAction:
         path = self._below(file)
         return AddAction(
-            path, file.bytes, _folders(path), at, data_change, _stats(file, partitions)
+            path, file.bytes, _folders(path), at, data_change, statistics(file, partitions)
         )
 
     def _below(self, file: File) -> str:
@@ -278,37 +255,3 @@ def _folders(path: str) -> dict[str, str | None]:
     """The partition values in the path."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {name: value for name, _, value in pairs}
-
-
-def _stats(file: File, partitions: Sequence[str]) -> str:
-    """Statistics that let readers skip the file."""
-    number, time = _COLUMNS[file.table]
-    low: dict[str, object] = {number: file.first}
-    high: dict[str, object] = {number: file.last}
-    if file.times is not None:
-        low[time], high[time] = (_iso(ms) for ms in file.times)
-    if file.table == "messages":
-        low["size"], high["size"] = 0, file.largest
-    if file.topics is not None and "topic" not in partitions:
-        low["topic"], high["topic"] = file.topics
-    return json.dumps(
-        {
-            "numRecords": file.rows,
-            "minValues": low,
-            "maxValues": high,
-            "nullCount": dict.fromkeys(low, 0),
-        }
-    )
-
-
-def _iso(ms: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
-
-
-def _ms(time: datetime) -> int:
-    return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _bounds(action: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
-    low, high = action.get(f"min.{column}"), action.get(f"max.{column}")
-    return None if low is None or high is None else (low, high)

@@ -55,7 +55,7 @@ class Manifest:
         """What an earlier version wrote, once it was needed."""
         self._begun: dict[Table, int] = {}
         self._writer = random_prefix()
-        """Tells the commits of this object from those of all others."""
+        """Identifies the commits of this object."""
         self.lake = Lake()
 
     def refresh(self) -> Lake:
@@ -176,16 +176,8 @@ class Manifest:
         # Above the numbers of the files that an earlier version named.
         base = self.lake.number + 1 - version if before is None else before.base
         number = base + version
-        state = TableState(
-            number=number,
-            base=base,
-            token=f"{self._writer}-{number}",
-            run=commit.run,
-            at=commit.at,
-            kind="begin",
-            begun=number,
-            begins=(number,) if before is None else (*before.begins, number),
-        )
+        begins = (number,) if before is None else (*before.begins, number)
+        state = self._state(commit, number, base=base, begun=number, begins=begins)
         if not self._write(table, state, self.lake.after(commit)):
             return False
         self._begun[table] = number
@@ -255,17 +247,11 @@ class Manifest:
             removed=tuple(removed),
             last=last,
         )
-        before, number = self._states[chosen], self.next(chosen)
-        state = TableState(
-            number=number,
+        before = self._states[chosen]
+        state = self._state(
+            commit,
+            self.next(chosen),
             base=before.base,
-            token=f"{self._writer}-{number}",
-            run=run,
-            at=at,
-            kind=kind,
-            start=start,
-            end=end,
-            entries=entries,
             begun=before.begun,
             # A run removes what others left before its first commit.
             begins=(before.begun,),
@@ -273,6 +259,24 @@ class Manifest:
         if not self._write(chosen, state, self.lake.after(commit)):
             raise _taken()
         return self.lake
+
+    def _state(
+        self, commit: Commit, number: int, *, base: int, begun: int, begins: tuple[int, ...]
+    ) -> TableState:
+        """The part of a table's state that does not follow from the lake after the commit."""
+        return TableState(
+            number=number,
+            base=base,
+            token=f"{self._writer}-{number}",
+            run=commit.run,
+            at=commit.at,
+            kind=commit.kind,
+            start=commit.start,
+            end=commit.end,
+            entries=commit.entries,
+            begun=begun,
+            begins=begins,
+        )
 
     def _write(self, table: Table, state: TableState, after: Lake) -> bool:
         """Make a commit, durably; returns False if another one was first."""

@@ -37,7 +37,7 @@ class TableState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     base: int
     """Above 1 in a lake that an earlier version began, to continue its numbers."""
     token: str
-    """Tells this commit from any other one."""
+    """Identifies the commit and its writer."""
     run: str
     at: int
     kind: Literal["begin", "archive", "history", "compact"]
