@@ -8,7 +8,7 @@ know what the table holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -154,7 +154,8 @@ class DeltaLog:
             )
             for file in removed
         ]
-        try:
+
+        def write() -> None:
             delta.create_write_transaction(
                 actions,
                 "append",
@@ -163,11 +164,8 @@ class DeltaLog:
                 commit_properties=_properties(state),
                 post_commithook_properties=_NO_HOOKS,
             )
-        except CommitFailedError as error:
-            return self._settle(version, state, error)
-        except DeltaError as error:
-            raise _failed(self._uri, error) from error
-        return True
+
+        return self._attempt(version, state, write)
 
     def add_columns(self, version: int, schema: pa.Schema, state: Any) -> bool:
         """Add the columns that the table does not have; returns False as ``commit`` does.
@@ -178,12 +176,19 @@ class DeltaLog:
         assert delta is not None, "a table is read before a commit"
         known = {field.name for field in delta.schema().fields}
         missing = pa.schema([field for field in schema if field.name not in known])
-        try:
+
+        def write() -> None:
             delta.alter.add_columns(
                 Schema.from_arrow(missing).fields,
                 commit_properties=_properties(state),
                 post_commithook_properties=_NO_HOOKS,
             )
+
+        return self._attempt(version, state, write)
+
+    def _attempt(self, version: int, state: Any, write: Callable[[], None]) -> bool:
+        try:
+            write()
         except CommitFailedError as error:
             return self._settle(version, state, error)
         except DeltaError as error:

@@ -2,9 +2,8 @@
 
 It is a folder of numbered JSON files: commits, and at intervals a checkpoint with the result of
 all commits so far. The next run of ``archive`` moves such a lake to Delta. First it writes a last
-commit that earlier versions of Penstock refuse to read, so that none of them archives into the lake
-any more. Then it creates the Delta tables over the same files. The folder stays: it has the digests
-of those files.
+commit that earlier versions of Penstock refuse to read, which stops their archiving runs. Then it
+creates the Delta tables over the same files. The folder stays: it has the digests of those files.
 """
 
 from __future__ import annotations

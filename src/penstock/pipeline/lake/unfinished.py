@@ -1,4 +1,4 @@
-"""Files that killed runs left: found by their names, and told from those of lost commits."""
+"""Recognizes, by their names, files that killed runs left and files of lost commits."""
 
 from __future__ import annotations
 
