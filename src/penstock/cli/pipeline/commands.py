@@ -11,8 +11,19 @@ import click
 
 from penstock.cli.options import Family
 from penstock.cli.pipeline.running import job_options, run, to_pairs
+from penstock.errors import BadInput
 
 __all__ = ["pipeline"]
+
+
+def _check_table_format(ctx: click.Context, param: click.Parameter, given: str | None) -> None:
+    del ctx, param
+    if given not in (None, "delta"):
+        raise BadInput(
+            f"A lake is Delta tables, not {given}. Leave --table-format out; "
+            "`penstock pipeline export` writes plain Parquet files.",
+            field="table_format",
+        )
 
 
 @click.group(cls=Family)
@@ -68,7 +79,7 @@ def route(**options: Any) -> None:
 )
 @click.option(
     "--table-format",
-    type=click.Choice(["delta"]),
+    callback=_check_table_format,
     expose_value=False,
     hidden=True,
     help="Every lake is Delta tables; accepted because earlier versions had a choice.",
