@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from msgspec.structs import replace
 
-from penstock.errors import Conflict, LakeCorrupt
+from penstock.errors import Conflict, LakeCorrupt, PipelineError
 from penstock.model.identity import StoreIdentity
 from penstock.pipeline.lake import manifest as manifests
 from penstock.pipeline.lake import table_state
@@ -22,7 +24,9 @@ from penstock.pipeline.lake.layout import data_digest, is_data
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.testing.laws import law
 from tests.object_stores import BUCKET, s3_endpoint
+from tests.service.serving import unused_port
 
+DAY_S = 24 * 3600
 STORE = StoreIdentity("0" * 32, "0" * 32)
 
 
@@ -228,6 +232,26 @@ def test_a_checkpoint_is_the_sum_of_the_commits(
     assert read(tmp_path).through == 9
 
 
+def test_commits_that_are_a_month_old_go_and_the_lake_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "CHECKPOINT_EVERY", 4)
+    manifest = begun(tmp_path)
+    for number in range(6):
+        archive(manifest, number, number + 1)
+    folder = tmp_path / "messages/_delta_log"
+    month_ago = time.time() - 31 * DAY_S
+    for path in folder.iterdir():
+        os.utime(path, (month_ago, month_ago))
+    for number in range(6, 9):
+        archive(manifest, number, number + 1)
+    names = {path.name for path in folder.glob("*.json")}
+    assert f"{0:020d}.json" not in names
+    assert f"{8:020d}.json" in names
+    assert read(tmp_path) == manifest.lake
+    assert manifest.lake.through == 9
+
+
 @law("A1")
 def test_a_commit_that_was_made_though_it_was_reported_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +343,14 @@ class S3Files(LocalFiles):
 
     def sync(self, paths: Any) -> None:
         """Objects are durable."""
+
+
+@law("E1")
+def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path) -> None:
+    manifest = Manifest(S3Files(tmp_path, f"http://127.0.0.1:{unused_port()}", "lake"))
+    with pytest.raises(PipelineError, match="cannot be reached") as caught:
+        manifest.refresh()
+    assert not isinstance(caught.value, LakeCorrupt)
 
 
 @law("A1")

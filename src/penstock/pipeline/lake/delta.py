@@ -83,9 +83,15 @@ class DeltaLog:
             if self._delta.version() == known:
                 return None
             return self._snapshot(self._delta)
-        except (DeltaError, OSError, ValueError) as error:
+        except (DeltaError, FileNotFoundError, ValueError) as error:
             self._delta = None
             raise LakeCorrupt(f"The Delta log {self._uri} cannot be read: {error}.") from error
+        except OSError as error:
+            self._delta = None
+            raise PipelineError(
+                f"The Delta log {self._uri} cannot be reached: {error}. Check the address, and "
+                "the credentials of Spark's session or of the environment."
+            ) from error
 
     def _snapshot(self, delta: DeltaTable) -> Snapshot:
         limit, state = 1, None
