@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.layout import TABLES, is_data
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.reader import read_lake
 from tests.pipeline.hosted import Hosted
@@ -40,6 +43,18 @@ def archived(spark: SparkSession, folder: Path) -> list[tuple[int, int, str, byt
 
 
 def data_files(folder: Path) -> list[str]:
-    """The files of the tables, below the lake, whether a commit names them or not."""
-    found = [path for table in ("messages", "history") for path in (folder / table).rglob("*")]
-    return sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
+    """The data files, below the lake, whether a commit names them or not."""
+    found = [path for table in TABLES for path in (folder / table).rglob("*.parquet")]
+    paths = [path.relative_to(folder).as_posix() for path in found]
+    return sorted(path for path in paths if is_data(path))
+
+
+def left_over(folder: Path) -> list[str]:
+    """Data files that no version of a table has."""
+    known: set[str] = set()
+    for table in TABLES:
+        newest = DeltaTable(folder / table).version()
+        for version in range(newest + 1):
+            actions = pa.table(DeltaTable(folder / table, version=version).get_add_actions())
+            known.update(f"{table}/{path}" for path in actions.column("path").to_pylist())
+    return sorted(set(data_files(folder)) - known)

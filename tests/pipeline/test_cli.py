@@ -27,7 +27,18 @@ def pipeline(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_jobs_are_listed() -> None:
     done = pipeline("--help")
     assert done.returncode == Exit.OK
-    for job in ["route", "archive", "retention", "report", "replay", "ingest", "verify", "run"]:
+    for job in [
+        "route",
+        "archive",
+        "retention",
+        "vacuum",
+        "export",
+        "report",
+        "replay",
+        "ingest",
+        "verify",
+        "run",
+    ]:
         assert f"  {job} " in done.stdout
 
 
@@ -37,6 +48,7 @@ def test_jobs_are_listed() -> None:
     [
         (("report", "--url", "http://127.0.0.1:9"), Exit.UNAVAILABLE, "127.0.0.1:9"),
         (("archive", "--conf", "nothing"), Exit.BAD_INPUT, "KEY=VALUE"),
+        (("archive", "--table-format", "parquet"), Exit.BAD_INPUT, "penstock pipeline export"),
         (("ingest", "in", "orders", "--column", "key"), Exit.BAD_INPUT, "NAME=COLUMN"),
         (("replay", "q", "--source", "elsewhere"), Exit.USAGE, "lake"),
     ],

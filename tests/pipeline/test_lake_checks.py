@@ -16,7 +16,7 @@ from penstock.pipeline.lake.checks import (
     row_hash,
 )
 from penstock.pipeline.lake.commits import File
-from penstock.pipeline.lake.reader import SCHEMAS
+from penstock.pipeline.lake.schemas import SCHEMAS
 from penstock.testing.laws import law
 
 PAYLOADS = [b"", b"a", b"\x00" * 1000, b"b"]
@@ -32,22 +32,26 @@ def batch(files: list[str], payloads: list[bytes | None]) -> pa.RecordBatch:
             "size": pa.array([len(payload) for payload in whole], pa.int64()),
             "checksum": pa.array([checksum(payload) for payload in whole], pa.int64()),
             "value": pa.array(payloads, pa.binary()),
+            "time": pa.array(range(1000, 1000 + len(files)), pa.int64()),
+            "topic": [f"t{n}" for n in range(len(files))],
         }
     )
 
 
-def examined(*batches: pa.RecordBatch) -> list[tuple[str | int, ...]]:
+def examined(*batches: pa.RecordBatch) -> list[tuple[str | int | None, ...]]:
     return [tuple(row.values()) for out in examine_batches(batches) for row in out.to_pylist()]
 
 
 def test_a_batch_is_added_up_file_by_file() -> None:
     assert examined(batch(["x", "y", "x", "y"], [*PAYLOADS])) == [
-        ("x", 2, 0b101, 10, 12, 0, 1000, 1000),
-        ("y", 2, 0b1010, 11, 13, 0, 2, 1),
+        ("x", 2, 0b101, 10, 12, 0, 1000, 1000, "t0", "t2", 1000, 1002),
+        ("y", 2, 0b1010, 11, 13, 0, 2, 1, "t1", "t3", 1001, 1003),
     ]
-    assert examined(batch(["x"] * 4, [*PAYLOADS])) == [("x", 4, 0b1111, 10, 13, 0, 1002, 1000)]
-    without = batch(["x"] * 2, [b"", b""]).select(["file", "hash", "number"])
-    assert examined(without) == [("x", 2, 0b11, 10, 11, 0, 0, 0)]
+    assert examined(batch(["x"] * 4, [*PAYLOADS])) == [
+        ("x", 4, 0b1111, 10, 13, 0, 1002, 1000, "t0", "t3", 1000, 1003)
+    ]
+    without = batch(["x"] * 2, [b"", b""]).select(["file", "hash", "number", "time"])
+    assert examined(without) == [("x", 2, 0b11, 10, 11, 0, 0, 0, None, None, 1000, 1001)]
 
 
 @law("P3")
@@ -55,7 +59,7 @@ def test_a_batch_is_added_up_file_by_file() -> None:
 def test_a_payload_that_is_another_is_seen(wrong: bytes | None) -> None:
     good = batch(["x"] * 4, [*PAYLOADS])
     values = pa.array([*PAYLOADS[:3], wrong], pa.binary())
-    ((_, rows, _, _, _, found, _, _),) = examined(good.set_column(5, "value", values))
+    ((_, rows, _, _, _, found, *_),) = examined(good.set_column(5, "value", values))
     assert (rows, found) == (4, 1)
 
 
@@ -64,6 +68,10 @@ def test_digests_add_up_in_any_order() -> None:
     assert one + two == two + one == Digest(3, "F", 2, 9, 13, 7)
     assert one + Digest() == Digest() + one == one
     assert one.same(Digest(2, "F0", 5, 9))
+    early = Digest(1, "F", 0, 0, topics=("a", "c"), times=(1, 5))
+    late = Digest(1, "F", 0, 0, topics=("b", "d"), times=(4, 9))
+    assert ((early + late).topics, (early + late).times) == (("a", "d"), (1, 9))
+    assert (early + one).topics is None
     assert not one.same(Digest(2, "F1", 5, 9))
     assert not one.same(Digest(3, "F0", 5, 9))
     assert not one.same(Digest(2, "F0", 5, 9, wrong=1))

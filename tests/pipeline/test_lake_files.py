@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import BadInput
-from penstock.pipeline.lake.files import Files, HadoopFiles, LocalFiles, open_files
+from penstock.pipeline.lake.files import Files, LocalFiles, open_files
+from penstock.pipeline.lake.hadoop_files import HadoopFiles, delta_options
 from penstock.testing.laws import law
 
 
@@ -77,3 +78,31 @@ def test_what_cannot_be_a_lake_is_refused(lake: str) -> None:
     with pytest.raises(BadInput) as caught:
         open_files(lake)
     assert caught.value.field == "lake"
+
+
+def test_the_delta_log_of_a_bucket_gets_the_credentials_of_spark(spark: SparkSession) -> None:
+    files = HadoopFiles.__new__(HadoopFiles)
+    files.root = "s3a://bucket/lake"
+    settings = {
+        "fs.s3a.access.key": "key",
+        "fs.s3a.secret.key": "secret",
+        "fs.s3a.bucket.bucket.secret.key": "of-the-bucket",
+        "fs.s3a.endpoint": "http://127.0.0.1:9000",
+    }
+    configuration = spark.sparkContext._jvm.org.apache.hadoop.conf.Configuration(False)  # type: ignore[union-attr]
+    for name, value in settings.items():
+        configuration.set(name, value)
+    files._configuration = configuration
+    assert files.uri_for_delta("messages") == "s3://bucket/lake/messages"
+    assert files.options_for_delta() == {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "of-the-bucket",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    assert delta_options({"AWS_ENDPOINT_URL": "s3.eu.example"}) == {
+        "AWS_ENDPOINT_URL": "https://s3.eu.example"
+    }
+    files.root = "hdfs://host/lake"
+    assert files.uri_for_delta("history") == "hdfs://host/lake/history"
+    assert files.options_for_delta() == {}

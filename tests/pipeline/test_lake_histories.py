@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from penstock.pipeline.lake.commits import Block, File
 from penstock.pipeline.lake.compaction import groups
 from penstock.pipeline.lake.histories import due, merged, spans
-from penstock.pipeline.lake.reader import SCHEMAS
+from penstock.pipeline.lake.schemas import SCHEMAS
 
 HOUR = 3_600_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from penstock.errors import LakeCorrupt
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.retention import retention
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.manifest import Manifest
 from penstock.testing.laws import law
 from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.jobs import run
@@ -50,10 +53,10 @@ def sweep(server: Hosted) -> None:
 def test_nothing_at_or_above_a_damaged_file_leaves(
     server: Hosted, spark: SparkSession, lake: Path, harm: str
 ) -> None:
-    run(server, spark, archive, lake=lake, history=False, tell=False)
+    run(server, spark, archive, lake=lake, history=False, tell=False, step=10)
     expected = log(server)
     server.advance(48 * HOUR_MS)
-    (bad,) = (file.path for file in lake_of(lake).of("messages") if "topic=b" in file.path)
+    good, bad, _ = (file.path for file in lake_of(lake).of("messages"))
     whole = (lake / bad).read_bytes()
     match harm:
         case "removed":
@@ -61,7 +64,7 @@ def test_nothing_at_or_above_a_damaged_file_leaves(
         case "cut":
             (lake / bad).write_bytes(whole[:-20])
         case _:
-            # Of the same size, and the file of another topic inside.
+            # Of the same size.
             middle = len(whole) // 3
             (lake / bad).write_bytes(
                 whole[:middle]
@@ -71,7 +74,7 @@ def test_nothing_at_or_above_a_damaged_file_leaves(
     with pytest.raises(LakeCorrupt) as caught:
         run(server, spark, retention, lake=lake, run="run-2")
     assert bad in caught.value.detail
-    assert "topic=a" not in caught.value.detail
+    assert good not in caught.value.detail
     sweep(server)
     assert topics(server) == ["b", "c"]
 
@@ -128,17 +131,17 @@ def test_what_is_not_routed_stays(server: Hosted, spark: SparkSession, lake: Pat
 def test_a_lake_that_began_later_lets_nothing_go(
     server: Hosted, spark: SparkSession, lake: Path
 ) -> None:
-    run(server, spark, archive, lake=lake, history=False, tell=False)
+    whole = lake.with_name("whole")
+    run(server, spark, archive, lake=whole, history=False, tell=False, step=10)
     server.advance(48 * HOUR_MS)
-    first = lake / "_penstock/manifest/00000000000000000002.json"
     # As if the archive had begun with the entry at 10.
-    text = first.read_text()
-    start = text.index('{"path":"messages/')
-    (lake / text[start:].split('"')[3]).unlink()
-    first.write_text(
-        text[:start] + text[text.index("},", start) + 2 :].replace('"start":0', '"start":10')
-    )
-    assert "topic=a" not in first.read_text()
+    manifest = Manifest(LocalFiles(lake))
+    manifest.begin("r", 0, server.ask(lambda q: q.identity()), lambda _: None)
+    for file in lake_of(whole).of("messages")[1:]:
+        (lake / file.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(whole / file.path, lake / file.path)
+        end, rows = file.last + 1, file.rows
+        manifest.commit("archive", "r", 0, start=file.first, end=end, entries=rows, added=[file])
     summary = run(server, spark, retention, lake=lake, run="run-2")
     assert (summary["verified_through"], summary["removed"]) == (0, 0)
     assert summary["kept_unverified"] == 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -74,7 +73,7 @@ def context_of(server: Hosted, lake: Path) -> JobContext:
     return JobContext(options, run="r", job="test", clock=server.clock)
 
 
-def note(server: Hosted, lake: Path, *, named: bool = True, end: int | None = None) -> Lake:
+def note(server: Hosted, lake: Path, *, end: int | None = None) -> Lake:
     """A lake that says it has the whole log of the server; its files are not looked at here."""
     context = context_of(server, lake)
     manifest = Manifest(LocalFiles(lake))
@@ -84,18 +83,7 @@ def note(server: Hosted, lake: Path, *, named: bool = True, end: int | None = No
     last = mark_at(context, entries[-1][0])
     manifest.commit("archive", "r", 0, start=start, end=through, entries=len(entries), last=last)
     context.close()
-    if not named:
-        strip_identity(lake)
     return lake_of(lake)
-
-
-def strip_identity(lake: Path) -> None:
-    """Make it the lake of an older Penstock, which did not say whose it is."""
-    for path in sorted((lake / "_penstock/manifest").glob("*.json")):
-        commit = json.loads(path.read_text())
-        commit.pop("store", None)
-        commit.pop("last", None)
-        path.write_text(json.dumps(commit))
 
 
 def ack_all(server: Hosted) -> None:
@@ -166,7 +154,7 @@ def test_a_log_that_is_behind_its_lake_in_the_same_epoch(
     with pytest.raises(OtherStore, match="log ends at 3"):
         run(server, None, archive, lake=lake)
     server.publish("orders", b"4", b"5")
-    commit = lake / "_penstock/manifest/00000000000000000002.json"
+    commit = lake / "messages/_delta_log/00000000000000000001.json"
     commit.write_text(commit.read_text().replace('"published_at":', '"published_at":1'))
     with pytest.raises(OtherStore, match="another version"):
         run(server, None, archive, lake=lake)
@@ -215,8 +203,9 @@ def test_entries_that_the_lake_left_out_are_not_told_to_be_archived(
     server = opens(tmp_path / "store")
     server.publish("orders", *[b"%d" % n for n in range(10)])
     note(server, lake)
-    for commit in (lake / "_penstock/manifest").glob("*2.json"):
-        commit.write_text(commit.read_text().replace('"start":0', '"start":4'))
+    commit = lake / "messages/_delta_log/00000000000000000001.json"
+    commit.write_text(commit.read_text().replace('"began":0', '"began":4'))
+    assert lake_of(lake).began == 4
     for adopt in (False, True):
         with pytest.raises(OtherStore, match="nothing between the offsets 0 and 4"):
             run(server, None, archive, lake=lake, adopt=adopt)
@@ -236,7 +225,7 @@ def test_files_of_commits_that_the_manifest_has_lost_are_kept(
     file = lake / f"messages/date=2026-01-01/topic=orders/{name}.parquet"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"rows")
-    for commit in sorted((lake / "_penstock/manifest").iterdir())[kept:]:
+    for commit in sorted((lake / "messages/_delta_log").iterdir())[kept:]:
         commit.unlink()
     before = lake_of(lake)
     with pytest.raises(LakeCorrupt, match=f"ends with commit {kept}.*{name}"):
@@ -282,23 +271,6 @@ def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
     # From here on it is the copy's, and the original is refused.
     with pytest.raises(OtherStore):
         run(opens(tmp_path / "store"), None, archive, lake=lake, adopt=True)
-
-
-def test_a_lake_of_an_older_penstock_becomes_the_stores(
-    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
-) -> None:
-    first = opens(tmp_path / "first")
-    first.publish("orders", b"1", b"2")
-    run(first, spark, archive, lake=lake, **PLAIN)
-    strip_identity(lake)
-    other = opens(tmp_path / "other")
-    other.publish("orders", b"x", b"y", b"z")
-    with pytest.raises(OtherStore, match="2 differ"):
-        run(other, spark, archive, lake=lake)
-    assert lake_of(lake).store is None
-    first.publish("orders", b"3")
-    assert run(first, spark, archive, lake=lake, **PLAIN)["entries"] == 1
-    assert lake_of(lake).store == first.ask(lambda q: q.identity())
 
 
 @law("E1")

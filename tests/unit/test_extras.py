@@ -40,7 +40,7 @@ NEEDS = [
     ("server", ["prometheus_client"], "import penstock.server.serve"),
     ("spark", ["pyspark"], "import pyspark_penstock"),
     ("spark", ["pyarrow"], "import penstock.pipeline.jobs.route"),
-    ("delta", ["deltalake"], "import penstock.pipeline.lake.delta"),
+    ("spark", ["deltalake"], "import penstock.pipeline.lake.delta"),
     (
         "arrow",
         ["pyarrow"],

@@ -13,8 +13,19 @@ import click
 from penstock.cli.amounts import INTERVAL, PERIOD, TIME
 from penstock.cli.options import Family
 from penstock.cli.pipeline.running import job_options, run, to_pairs
+from penstock.errors import BadInput
 
 __all__ = ["pipeline"]
+
+
+def _check_table_format(ctx: click.Context, param: click.Parameter, given: str | None) -> None:
+    del ctx, param
+    if given not in (None, "delta"):
+        raise BadInput(
+            f"A lake is Delta tables, not {given}. Leave --table-format out; "
+            "`penstock pipeline export` writes plain Parquet files.",
+            field="table_format",
+        )
 
 
 @click.group(cls=Family)
@@ -70,10 +81,10 @@ def route(**options: Any) -> None:
 )
 @click.option(
     "--table-format",
-    type=click.Choice(["parquet", "delta"]),
-    default="parquet",
-    show_default=True,
-    help="The format of the lake's tables.",
+    callback=_check_table_format,
+    expose_value=False,
+    hidden=True,
+    help="Every lake is Delta tables; accepted because earlier versions had a choice.",
 )
 @click.option(
     "--step",
@@ -114,6 +125,45 @@ def retention(**options: Any) -> None:
     from penstock.pipeline.jobs.retention import retention as job  # noqa: PLC0415
 
     run("retention", job, **options)
+
+
+@pipeline.command
+@click.option(
+    "--retention-hours",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    metavar="HOURS",
+    help="How long replaced files stay for readers that opened the lake before.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count the files.")
+@job_options
+def vacuum(**options: Any) -> None:
+    """Remove files that compaction and newer histories have replaced in the lake.
+
+    \b
+    Examples:
+      penstock pipeline vacuum --lake ./lake --dry-run
+    """
+    from penstock.pipeline.jobs.vacuum import vacuum as job  # noqa: PLC0415
+
+    run("vacuum", job, **options)
+
+
+@pipeline.command
+@click.option("--output", metavar="DIR", required=True, help="A folder that does not exist yet.")
+@click.option("--where", metavar="FILTER", help="Only messages for which this filter is TRUE.")
+@job_options
+def export(**options: Any) -> None:
+    """Write the messages of the lake as plain Parquet files, without a table format.
+
+    \b
+    Examples:
+      penstock pipeline export --lake ./lake --output ./orders --where "topic = 'orders'"
+    """
+    from penstock.pipeline.jobs.export import export as job  # noqa: PLC0415
+
+    run("export", job, **options)
 
 
 @pipeline.command

@@ -19,7 +19,6 @@ def archive(
     history: bool = True,
     compaction: bool = True,
     skip_missing: bool = False,
-    table_format: str = "parquet",
     tell: bool = True,
     step: int | None = None,
     adopt: bool = False,
@@ -37,7 +36,6 @@ def archive(
         history=history,
         compaction=compaction,
         skip_missing=skip_missing,
-        table_format=table_format,
         tell=tell,
         step=step,
         adopt=adopt,
@@ -61,22 +59,15 @@ class Archiving:
         history: bool = True,
         compaction: bool = True,
         skip_missing: bool = False,
-        table_format: str = "parquet",
         tell: bool = True,
         step: int | None = None,
         adopt: bool = False,
     ) -> None:
         if step is not None and step < 1:
             raise BadInput("step must be at least 1.", field="step")
-        if table_format not in ("parquet", "delta"):
-            raise BadInput("table_format must be parquet or delta.", field="table_format")
         self._archiver = Archiver(
             context, skip_missing=skip_missing, tell=tell, step=step, adopt=adopt
         )
-        if table_format == "delta":
-            from penstock.pipeline.lake.delta import sync  # noqa: PLC0415  (an extra)
-
-            self._archiver.on_commit = sync
         self._history = history
         self._compaction = compaction
         self._done = Archived()

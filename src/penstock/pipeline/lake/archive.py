@@ -18,15 +18,13 @@ from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
 from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
-from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake
+from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake, Table
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import (
-    MANIFEST,
+    HISTORY,
     MESSAGES,
     STAGING,
     TABLES,
-    data_commit,
-    is_data,
     staging_folder,
 )
 from penstock.pipeline.lake.manifest import Manifest
@@ -38,6 +36,7 @@ from penstock.pipeline.lake.ownership import (
     store_of,
 )
 from penstock.pipeline.lake.staging import Staged, stage
+from penstock.pipeline.lake.unfinished import check_commits, unfinished
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Archiver:
         self._skip_missing = skip_missing
         self._tells = tell
         self.on_commit: Callable[[Archiver], None] = lambda _: None
-        """Called after every commit and after ``begin``, before replaced files are removed."""
+        """Called after every commit and after ``begin``."""
         self.files = open_files(context.lake, lambda: context.spark)
         self.manifest = Manifest(self.files)
         self.begun = 0
@@ -107,7 +106,7 @@ class Archiver:
         known = [path for table in TABLES for path in self.files.walk(table)]
 
         def check(lake: Lake) -> None:
-            _check_commits(lake, known)
+            check_commits(self.context.lake, lake, known)
             check_owner(self.context, self.files, lake, store, adopt=self._adopts)
             check_left_out(self.context, lake)
             # Before unused files are removed: if the last commit is lost, its files look unused.
@@ -118,23 +117,14 @@ class Archiver:
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
         lake = self.manifest.lake
-        self.files.remove([path for path in there if is_data(path) and path not in lake.files])
+        self.files.remove(unfinished(lake, self.manifest.begins, there))
         for name in self.files.names(STAGING):
             if name.isdigit() and int(name) < self.begun:
                 self.files.remove_tree(staging_folder(int(name)))
-        self._remove_unfinished_commits()
         missing = lost(there, lake.files.values())
         if missing:
             raise corrupt(missing, "Files of the lake are missing or of another size")
         self.on_commit(self)
-
-    def _remove_unfinished_commits(self) -> None:
-        """Remove temporary files of commits that can no longer complete."""
-        finished = set(self.files.names(MANIFEST))
-        for path in self.files.walk(MANIFEST):
-            name = path.rpartition("/")[2]
-            if name not in finished and name[1:21].isdigit() and int(name[1:21]) <= self.begun:
-                self.files.remove([path])
 
     def commit(
         self,
@@ -148,19 +138,25 @@ class Archiver:
         quiet: bool = False,
         settled: bool = False,
         last: EntryMark | None = None,
+        table: Table | None = None,
     ) -> Sequence[File]:
-        """Move staged files into place and commit them, replacing those in ``removed``."""
+        """Move staged files into place and commit them, replacing those in ``removed``.
+
+        The replaced files stay where they are, for readers of earlier versions of the table.
+        """
         self.manifest.hold()
         self._check_store()
         added: Sequence[File] = ()
         if staged is not None:
-            added = staged.put_into_place(start, end, self.manifest.next)
+            number = self.manifest.next(table or (HISTORY if kind == "history" else MESSAGES))
+            added = staged.put_into_place(start, end, number)
         ranged = (None, None) if kind == "compact" else (start, end)
         try:
             self.manifest.commit(
                 kind,
                 self.context.run,
                 self.context.clock.now(),
+                table=table,
                 start=ranged[0],
                 end=ranged[1],
                 entries=entries,
@@ -175,7 +171,6 @@ class Archiver:
             self.files.remove([file.path for file in added])
             raise
         self.on_commit(self)
-        self.files.remove([file.path for file in removed])
         return added
 
     def archive(self) -> Archived:
@@ -261,6 +256,7 @@ class Archiver:
             self._log(start, end, payload=True).coalesce(parts),
             MESSAGES,
             begun=self.begun,
+            partitions=self.manifest.partitions(MESSAGES),
             most=logged.rows * FILE_BYTES // max(logged.payload_bytes, 1),
             largest=logged.largest,
         )
@@ -284,24 +280,6 @@ class Archiver:
             store = self._check_store()
             check_last(self.context, self.manifest.lake)
             self.context.remote.ask(lambda q: q.archived(through - 1, store))
-
-
-def _check_commits(lake: Lake, paths: Sequence[str]) -> None:
-    """Refuse a lake with files of commits that its manifest has lost.
-
-    A killed run leaves only files of the next commit, so files of a later one were committed. They
-    may be the only copies and must not be removed.
-    """
-    lost = [path for path in paths if (data_commit(path) or 0) > lake.number + 1]
-    if not lake.number:
-        # Without a manifest no run has begun, so every data file belongs to a lost commit.
-        lost = [path for path in paths if is_data(path)]
-    if lost:
-        raise corrupt(
-            lost,
-            f"The manifest ends with commit {lake.number}, and there are files of later ones. "
-            f"Restore {MANIFEST} first; nothing was removed. The files",
-        )
 
 
 def compare(wanted: Digest, found: Digest, what: str) -> None:

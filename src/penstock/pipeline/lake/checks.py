@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import xor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,8 @@ from penstock.pipeline.lake.sessions import reading_payloads
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+B = TypeVar("B", str, int)
 
 __all__ = [
     "LENIENT",
@@ -69,7 +71,8 @@ LENIENT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
 #: The result of ``examine_batches`` for some rows of one file.
 _EXAMINED: Final = (
     "file string, rows bigint, digest bigint, first bigint, last bigint, "
-    "wrong bigint, payload_bytes bigint, largest bigint"
+    "wrong bigint, payload_bytes bigint, largest bigint, "
+    "low_topic string, high_topic string, earliest bigint, latest bigint"
 )
 _EXAMINED_SCHEMA: Final = pa.schema(
     [
@@ -78,6 +81,10 @@ _EXAMINED_SCHEMA: Final = pa.schema(
             (name, pa.int64())
             for name in ("rows", "digest", "first", "last", "wrong", "payload_bytes", "largest")
         ),
+        ("low_topic", pa.string()),
+        ("high_topic", pa.string()),
+        ("earliest", pa.int64()),
+        ("latest", pa.int64()),
     ]
 )
 
@@ -93,6 +100,10 @@ class Digest(Struct, frozen=True):
     largest: int = 0
     wrong: int = 0
     """Payloads whose size or checksum is wrong."""
+    topics: tuple[str, str] | None = None
+    """The lowest and the highest topic; None: not known."""
+    times: tuple[int, int] | None = None
+    """The earliest and the latest time, in milliseconds; None: not known."""
 
     def __add__(self, other: Digest) -> Digest:
         if not self.rows:
@@ -107,12 +118,21 @@ class Digest(Struct, frozen=True):
             self.payload_bytes + other.payload_bytes,
             max(self.largest, other.largest),
             self.wrong + other.wrong,
+            _both(self.topics, other.topics),
+            _both(self.times, other.times),
         )
 
     def same(self, other: Digest) -> bool:
         """Whether both summarize the same rows, and no payload is wrong."""
         alike = (self.rows, self.digest) == (other.rows, other.digest)
         return alike and not self.wrong and not other.wrong
+
+
+def _both(one: tuple[B, B] | None, other: tuple[B, B] | None) -> tuple[B, B] | None:
+    """The bounds of both; None if one is not known."""
+    if one is None or other is None:
+        return None
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def combined(files: Iterable[File]) -> Digest:
@@ -159,14 +179,21 @@ def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
         F.col("_metadata.file_path").alias("file"),
         row_hash(table).alias("hash"),
         _number(table).alias("number"),
+        F.unix_millis("timestamp" if table == MESSAGES else "at").alias("time"),
     ]
     if table == MESSAGES:
-        columns += [F.col(name) for name in ("size", "checksum", "value")]
+        columns += [F.col(name) for name in ("topic", "size", "checksum", "value")]
     found: dict[str, Digest] = {}
     for row in rows.select(*columns).mapInArrow(examine_batches, _EXAMINED).collect():
         values = row.asDict()
         file = values.pop("file")
-        digest = Digest(**{**values, "digest": f"{values['digest'] & _LOW:X}"})
+        topics = (values.pop("low_topic"), values.pop("high_topic"))
+        times = (values.pop("earliest"), values.pop("latest"))
+        digest = Digest(
+            **{**values, "digest": f"{values['digest'] & _LOW:X}"},
+            topics=None if None in topics else topics,
+            times=times,
+        )
         found[file] = found.get(file, Digest()) + digest
     return found
 
@@ -187,10 +214,13 @@ def _parts(batch: pa.RecordBatch, indices: pa.Array, count: int) -> Iterator[pa.
         yield batch.filter(pc.equal(indices, index))
 
 
-def _in_short(part: pa.RecordBatch) -> dict[str, int]:
+def _in_short(part: pa.RecordBatch) -> dict[str, object]:
     """Summarize the rows of one file; there must be at least one."""
     sizes, right = _payloads(part)
-    numbers = part.column("number")
+    numbers, times = part.column("number"), pc.min_max(part.column("time")).as_py()
+    topics = {"min": None, "max": None}
+    if "topic" in part.schema.names:
+        topics = pc.min_max(part.column("topic")).as_py()
     return {
         "rows": part.num_rows,
         "digest": reduce(xor, part.column("hash").to_pylist()),
@@ -199,6 +229,10 @@ def _in_short(part: pa.RecordBatch) -> dict[str, int]:
         "wrong": len(right) - sum(right),
         "payload_bytes": sum(sizes),
         "largest": max(sizes),
+        "low_topic": topics["min"],
+        "high_topic": topics["max"],
+        "earliest": times["min"],
+        "latest": times["max"],
     }
 
 

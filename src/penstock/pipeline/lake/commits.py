@@ -36,13 +36,18 @@ class File(Struct, frozen=True, omit_defaults=True):
     payload_bytes: int = 0
     largest: int = 0
     """Bytes of the largest payload."""
+    topics: tuple[str, str] | None = None
+    """The lowest and the highest topic; None: not known."""
+    times: tuple[int, int] | None = None
+    """The earliest and the latest time, in milliseconds; None: not known."""
 
 
 class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One change of the lake."""
 
-    version: int
-    number: int
+    version: int = VERSION
+    number: int = 0
+    """In the manifest of an earlier version, the number of the commit."""
     run: str
     at: int
     kind: Literal["begin", "archive", "history", "compact"]
@@ -92,9 +97,9 @@ class Lake(Struct, frozen=True, omit_defaults=True):
     """The state of the lake after a number of commits."""
 
     number: int = 0
-    """The number of the last commit."""
-    begun: int = 0
-    """The ``begin`` commit of the run that owns the lake."""
+    """The number of the last commit of ``messages``; 0: there is no lake."""
+    history_number: int = 0
+    """The same of ``history``."""
     through: int = 0
     """Every log entry below it, from ``began`` on, is in ``messages``."""
     began: int | None = None
@@ -105,6 +110,10 @@ class Lake(Struct, frozen=True, omit_defaults=True):
     """The last archived entry."""
     blocks: tuple[Block, ...] = ()
     files: dict[str, File] = {}
+
+    def number_of(self, table: str) -> int:
+        """The number of the last commit of a table; data files are named after the next."""
+        return self.history_number if table == "history" else self.number
 
     def of(self, table: str) -> list[File]:
         """The files of one table, by offset."""
@@ -118,21 +127,19 @@ class Lake(Struct, frozen=True, omit_defaults=True):
                 yield before.end, after.start
 
     def after(self, commit: Commit) -> Lake:
-        """The lake after one more commit."""
-        if commit.number != self.number + 1:
-            raise LakeCorrupt(f"Commit {self.number + 1} of the manifest is missing.")
+        """The lake after one more commit, still with the number of the last one."""
         files = dict(self.files)
         for path in commit.removed:
             if files.pop(path, None) is None:
-                raise LakeCorrupt(f"Commit {commit.number} removes {path}, which does not exist.")
+                raise LakeCorrupt(f"A commit removes {path}, which does not exist.")
         for file in commit.added:
             if file.path in files:
-                raise LakeCorrupt(f"Commit {commit.number} adds {file.path}, which exists already.")
+                raise LakeCorrupt(f"A commit adds {file.path}, which exists already.")
             files[file.path] = file
-        lake = replace(self, number=commit.number, files=files)
+        lake = replace(self, files=files)
         match commit.kind:
             case "begin":
-                return replace(lake, begun=commit.number, store=commit.store or lake.store)
+                return replace(lake, store=commit.store or lake.store)
             case "archive":
                 return _archived(lake, commit)
             case "history":
@@ -143,14 +150,14 @@ class Lake(Struct, frozen=True, omit_defaults=True):
 
 def _range(commit: Commit) -> tuple[int, int]:
     if commit.start is None or commit.end is None:
-        raise LakeCorrupt(f"Commit {commit.number} has no range of offsets.")
+        raise LakeCorrupt(f"A commit of the kind {commit.kind} has no range of offsets.")
     return commit.start, commit.end
 
 
 def _archived(lake: Lake, commit: Commit) -> Lake:
     start, end = _range(commit)
     if start < lake.through or end <= start:
-        raise LakeCorrupt(f"Commit {commit.number} archives {start} to {end} again.")
+        raise LakeCorrupt(f"A commit archives {start} to {end} again.")
     return replace(
         lake,
         through=end,
@@ -165,7 +172,7 @@ def _read(blocks: Sequence[Block], commit: Commit) -> tuple[Block, ...]:
     start, end = _range(commit)
     inside = [block for block in blocks if start <= block.start and block.end <= end]
     if not inside or (inside[0].start, inside[-1].end) != (start, end):
-        raise LakeCorrupt(f"Commit {commit.number} has histories of offsets not in the lake.")
+        raise LakeCorrupt(f"A commit has histories of {start} to {end}, not all in the lake.")
     merged = Block(
         start,
         end,

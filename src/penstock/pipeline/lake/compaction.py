@@ -1,8 +1,8 @@
 """Compaction: merges many small files of a folder into few.
 
 Archiving every few seconds creates files of a few kilobytes, and readers of the lake pay for each
-one. The rows stay the same, as their digest proves. Until the old files are removed, a reader that
-lists folders finds rows twice; a reader that uses the manifest does not.
+one. The rows stay the same, as their digest proves, and the commit says so (``dataChange``). The
+old files stay until ``vacuum`` removes them, for readers of earlier versions of the table.
 """
 
 from __future__ import annotations
@@ -71,11 +71,14 @@ def compact(archiver: Archiver, table: Table) -> int:
                 read_files(context.spark, files, group, table).coalesce(1),
                 table,
                 begun=archiver.begun,
+                partitions=archiver.manifest.partitions(table),
                 most=wanted.rows,
                 largest=wanted.largest,
             )
         if not wanted.same(staged.digest):
             raise corrupt([file.path for file in group], "Files are not what was archived")
-        added = archiver.commit("compact", staged, wanted.first, wanted.last + 1, removed=group)
+        added = archiver.commit(
+            "compact", staged, wanted.first, wanted.last + 1, removed=group, table=table
+        )
         fewer += len(group) - len(added)
     return fewer

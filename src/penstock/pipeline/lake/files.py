@@ -3,9 +3,8 @@
 A path without a scheme, or with ``file:``, is a local folder and needs no Spark. Everything else
 goes through Hadoop's FileSystem in Spark's JVM. Paths are relative to the lake, with ``/``.
 
-``create`` writes a file completely or not at all, and fails if it exists: commits of the manifest
-rely on that. Local file systems and HDFS guarantee it. An object store does only if its connector
-does, so there the operator must ensure that only one archiving run is active at a time.
+The Delta logs of the lake are written by another library, which gets its own URI of the same place,
+and on S3 the credentials of Spark's session.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import BadInput
@@ -24,10 +23,10 @@ from penstock.errors import BadInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Files", "HadoopFiles", "LocalFiles", "open_files"]
+__all__ = ["PARTIAL", "Files", "LocalFiles", "open_files", "unique_part"]
 
 #: Suffix of a file that is not complete; readers ignore it.
-_PARTIAL: Final = ".partial"
+PARTIAL: Final = ".partial"
 #: Spark interprets these characters in a path as a pattern.
 _PATTERN: Final = frozenset("*?[]{}\\")
 
@@ -41,6 +40,18 @@ class Files(ABC):
     def uri(self, path: str) -> str:
         """A path below the lake, for Spark."""
         return f"{self.root.rstrip('/')}/{path}"
+
+    @abstractmethod
+    def uri_for_delta(self, path: str) -> str:
+        """A path below the lake, for the library that reads and writes Delta logs."""
+
+    @abstractmethod
+    def options_for_delta(self) -> dict[str, str]:
+        """What that library needs to reach the file system, such as credentials."""
+
+    @abstractmethod
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make files durable that another library wrote."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -81,13 +92,29 @@ class LocalFiles(Files):
         self._folder = folder.absolute()
         self.root = str(self._folder)
 
+    def uri_for_delta(self, path: str) -> str:
+        return str(self._folder / path)
+
+    def options_for_delta(self) -> dict[str, str]:
+        return {}
+
+    def sync(self, paths: Sequence[str]) -> None:
+        folders: set[Path] = set()
+        for path in paths:
+            with (self._folder / path).open("rb") as file:
+                os.fsync(file.fileno())
+            # The other library may have created folders too.
+            folders.update(self._folder / folder for folder in Path(path).parents)
+        for folder in folders:
+            _sync_folder(folder)
+
     def read(self, path: str) -> bytes:
         return (self._folder / path).read_bytes()
 
     def create(self, path: str, data: bytes) -> bool:
         target = self._folder / path
         _make_folder(target.parent)
-        partial = target.with_name(f".{target.name}.{_unique()}{_PARTIAL}")
+        partial = target.with_name(f".{target.name}.{unique_part()}{PARTIAL}")
         try:
             with partial.open("wb") as file:
                 file.write(data)
@@ -109,7 +136,7 @@ class LocalFiles(Files):
             found = os.listdir(self._folder / path)
         except FileNotFoundError:
             return []
-        return sorted(name for name in found if not name.endswith(_PARTIAL))
+        return sorted(name for name in found if not name.endswith(PARTIAL))
 
     def walk(self, path: str) -> dict[str, int]:
         return dict(sorted(self._found(self._folder / path)))
@@ -151,77 +178,6 @@ class LocalFiles(Files):
         shutil.rmtree(self._folder / path, ignore_errors=True)
 
 
-class HadoopFiles(Files):
-    """Any file system that Hadoop supports, through Spark's JVM."""
-
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        self.root = root
-        context: Any = spark.sparkContext
-        self._jvm = context._jvm  # noqa: SLF001  (PySpark has no public access to Hadoop)
-        configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._system: Any = self._path("").getFileSystem(configuration)
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.uri(path) if path else self.root)
-
-    def read(self, path: str) -> bytes:
-        if not self._system.exists(self._path(path)):
-            raise FileNotFoundError(path)
-        stream = self._system.open(self._path(path))
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
-
-    def create(self, path: str, data: bytes) -> bool:
-        target = self._path(path)
-        if self._system.exists(target):
-            return False
-        folder, _, name = path.rpartition("/")
-        partial = self._path(f"{folder}/.{name}.{_unique()}{_PARTIAL}")
-        stream = self._system.create(partial, True)
-        try:
-            stream.write(data)
-        finally:
-            stream.close()
-        # On HDFS a rename does not replace an existing file and returns False. Others may replace
-        # it, so read the file back.
-        if self._system.rename(partial, target) and self.read(path) == data:
-            return True
-        self._system.delete(partial, False)
-        return False
-
-    def names(self, path: str) -> list[str]:
-        if not self._system.exists(self._path(path)):
-            return []
-        found = [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
-        return sorted(name for name in found if not name.endswith(_PARTIAL))
-
-    def walk(self, path: str) -> dict[str, int]:
-        if not self._system.exists(self._path(path)):
-            return {}
-        top = self._system.makeQualified(self._path("")).toString().rstrip("/") + "/"
-        files = self._system.listFiles(self._path(path), True)
-        found: dict[str, int] = {}
-        while files.hasNext():
-            status = files.next()
-            found[status.getPath().toString().removeprefix(top)] = int(status.getLen())
-        return dict(sorted(found.items()))
-
-    def move(self, source: str, target: str) -> None:
-        there = self._path(target)
-        self._system.mkdirs(there.getParent())
-        if self._system.exists(there) or not self._system.rename(self._path(source), there):
-            raise FileExistsError(target)
-
-    def remove(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._system.delete(self._path(path), False)
-
-    def remove_tree(self, path: str) -> None:
-        self._system.delete(self._path(path), True)
-
-
 def open_files(lake: str, spark: Callable[[], SparkSession] | None = None) -> Files:
     """Open the lake at a path or URI; ``spark`` is called only if that needs Spark."""
     parts = urlsplit(lake)
@@ -233,10 +189,12 @@ def open_files(lake: str, spark: Callable[[], SparkSession] | None = None) -> Fi
         return LocalFiles(Path(lake if not parts.scheme else unquote(parts.path)))
     if spark is None:
         raise BadInput(f"The lake {lake} can only be read through Spark.", field="lake")
+    from penstock.pipeline.lake.hadoop_files import HadoopFiles  # noqa: PLC0415  (needs a JVM)
+
     return HadoopFiles(spark(), lake)
 
 
-def _unique() -> str:
+def unique_part() -> str:
     """A part of a name that no other thread on this machine uses at the same time."""
     return f"{os.getpid()}-{threading.get_ident()}"
 

@@ -125,6 +125,7 @@ def _archive_span(archiver: Archiver, span: list[Block]) -> Archived:
             rows.coalesce(1),
             HISTORY,
             begun=archiver.begun,
+            partitions=manifest.partitions(HISTORY),
             most=_MOST_ROWS,
         )
         compare(wanted, staged.digest, f"the histories of {start} to {end}")

@@ -2,15 +2,16 @@
 
 ::
 
-    messages/date=2026-11-15/topic=orders/100-200-7-0.parquet
-    history/date=2026-11-15/100-200-8-0.parquet
-    _penstock/manifest/00000000000000000007.json     the commits, one per file
-    _penstock/manifest/…64.checkpoint.json           the result of all commits up to that one
+    messages/_delta_log/…                            the commits of the table
+    messages/date=2026-11-15/100-200-7-0-9DD5EAD539994318-88780.parquet
+    history/_delta_log/…
+    history/date=2026-11-15/100-200-8-0-376460EF1F6EEC28-0.parquet
     _penstock/staging/6/…                            files that a run has not moved into place yet
+    _penstock/manifest/…                             the manifest of an earlier version, if any
 
-A data file is named after its range of offsets (from, to below), the commit that added it, and a
-number. The folders of the tables contain only Parquet, so that any Parquet reader can read them;
-readers skip folders that begin with an underscore.
+A data file is named after its range of offsets (from, to below), the commit that it was made for, a
+number, the digest of its rows and the bytes of its payloads. Names of earlier versions end after
+the number, and their messages are in folders by topic too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "commit_name",
     "commit_number",
     "data_commit",
+    "data_digest",
     "data_name",
     "is_data",
     "staging_folder",
@@ -44,7 +46,7 @@ STAGING: Final = "_penstock/staging"
 _DIGITS: Final = 20
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.json")
-_DATA: Final = re.compile(r"\d+-\d+-(\d+)-\d+\.parquet")
+_DATA: Final = re.compile(r"\d+-\d+-(\d+)-\d+(?:-([0-9A-F]+)-(\d+))?\.parquet")
 
 
 def commit_name(number: int) -> str:
@@ -72,9 +74,17 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def data_name(start: int, end: int, commit: int, number: int) -> str:
+def data_name(
+    start: int, end: int, commit: int, number: int, digest: str, payload_bytes: int
+) -> str:
     """The name of a data file, unique across runs and commits."""
-    return f"{start}-{end}-{commit}-{number}.parquet"
+    return f"{start}-{end}-{commit}-{number}-{digest}-{payload_bytes}.parquet"
+
+
+def data_digest(path: str) -> tuple[str, int] | None:
+    """The digest and the payload bytes in the name of a data file; None if it has neither."""
+    found = _DATA.fullmatch(path.rpartition("/")[2])
+    return None if found is None or found[2] is None else (found[2], int(found[3]))
 
 
 def is_data(path: str) -> bool:

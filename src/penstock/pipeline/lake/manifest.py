@@ -1,73 +1,43 @@
-"""The manifest: the content of the lake, as a sequence of immutable commits (A1).
+"""The manifest: what is in the lake, as commits to two Delta tables (A1).
 
-The lake contains exactly what its commits list. A killed run leaves files that no commit lists;
-they do not count, and the next run removes them. A commit is a file whose number is one above the
-last, created completely or not at all, so of two concurrent runs one commits and the other fails.
+The lake contains exactly the files of its two tables. A killed run leaves files that no commit
+adds; they do not count, and the next run removes them. Every commit names the version of the table
+that it follows, so of two concurrent runs one commits and the other gets a ``Conflict``.
 
-Every run begins with a ``begin`` commit. From then on, commits of other runs are refused until
-they begin anew: a run that was presumed dead cannot commit its work any more, and its files can
-be removed.
+Every run begins with a commit to both tables. From then on, commits of other runs are refused
+until they begin anew: a run that was presumed dead cannot commit its work any more, and its files
+can be removed. A table that is not there yet is created by that commit, with the files of the
+manifest that an earlier version wrote, if there is one.
 
-At intervals a checkpoint records the result of all commits so far, and readers start from it.
-Commits below a checkpoint that is a week old are removed.
+At intervals a checkpoint records all files of a table, and readers start from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
+from penstock.client.options import random_prefix
 from penstock.errors import Conflict, LakeCorrupt
 from penstock.model.identity import StoreIdentity
-from penstock.pipeline.lake.commits import (
-    VERSION,
-    Block,
-    Change,
-    Commit,
-    EntryMark,
-    File,
-    Lake,
-    Table,
-)
+from penstock.pipeline.lake.commits import Change, Commit, EntryMark, File, Lake, Table
+from penstock.pipeline.lake.delta import CHECKPOINT_EVERY, DeltaLog, Snapshot
 from penstock.pipeline.lake.files import Files
-from penstock.pipeline.lake.layout import (
-    MANIFEST,
-    checkpoint_name,
-    checkpoint_number,
-    commit_name,
-    commit_number,
+from penstock.pipeline.lake.json_manifest import JsonManifest
+from penstock.pipeline.lake.layout import HISTORY, MESSAGES, TABLES, data_digest
+from penstock.pipeline.lake.schemas import ARROW_SCHEMAS, PARTITIONS, PARTITIONS_BY_TOPIC
+from penstock.pipeline.lake.table_state import (
+    TableState,
+    combine,
+    decode,
+    encode,
+    names_of,
+    state_after,
 )
 
-__all__ = ["Block", "Checkpoint", "Commit", "File", "Lake", "Manifest", "Table"]
-
-T = TypeVar("T")
-
-#: Commits between two checkpoints.
-CHECKPOINT_EVERY: Final = 64
-#: How long commits below a checkpoint are kept. A run that stalled for longer between reading the
-#: manifest and committing would find the number of its commit free again.
-_KEEP_MS: Final = 7 * 24 * 3600 * 1000
-
-
-class Checkpoint(Struct, frozen=True, kw_only=True):
-    """The result of all commits up to one."""
-
-    version: int
-    at: int
-    lake: Lake
-
-
-class _Versioned(Struct, frozen=True):
-    version: int
-
-
-_encode: Final = msgspec.json.Encoder().encode
-_version: Final = msgspec.json.Decoder(_Versioned)
-_commit: Final = msgspec.json.Decoder(Commit)
-_checkpoint: Final = msgspec.json.Decoder(Checkpoint)
+__all__ = ["Manifest"]
 
 
 class Manifest:
@@ -75,46 +45,172 @@ class Manifest:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._begun: int | None = None
+        self._logs = {
+            table: DeltaLog(files.uri_for_delta(table), table, files.options_for_delta())
+            for table in TABLES
+        }
+        self._snapshots: dict[Table, Snapshot] = {}
+        self._states: dict[Table, TableState] = {}
+        self._earlier: Lake | None = None
+        """What an earlier version wrote, once it was needed."""
+        self._begun: dict[Table, int] = {}
+        self._writer = random_prefix()
+        """Identifies the commits of this object."""
         self.lake = Lake()
 
     def refresh(self) -> Lake:
         """Read new commits."""
-        names = self._files.names(MANIFEST)
-        points = [number for name in names if (number := checkpoint_number(name)) is not None]
-        newest = max(points, default=0)
-        if newest > self.lake.number:
-            self.lake = self._read_checkpoint(newest).lake
-        numbers = sorted(number for name in names if (number := commit_number(name)) is not None)
-        for number in numbers:
-            if number > self.lake.number:
-                self.lake = self.lake.after(self._read_commit(number))
+        changed = self._read(HISTORY)
+        while self._read(MESSAGES):
+            changed = True
+            if not self._read(HISTORY):
+                break  # Both were current when the messages were read.
+        if MESSAGES not in self._states:
+            self.lake = self._read_earlier()
+        elif changed:
+            self._combine()
         return self.lake
+
+    def _read(self, table: Table) -> bool:
+        """Read the newest version of a table; returns whether it is another one."""
+        known = self._snapshots.get(table)
+        found = self._logs[table].read(None if known is None else known.version)
+        if found is None:
+            return False
+        self._snapshots[table] = found
+        if found.state is not None:
+            state = decode(table, found.state)
+            if (state.files, state.names) != (len(found.files), names_of(found.files)):
+                raise LakeCorrupt(
+                    f"The table {table} has other files than the newest commit of an archiving "
+                    "run says: another program changed the table. Restore it to a version that "
+                    "Penstock wrote.",
+                    field="lake",
+                )
+            self._states[table] = state
+        return True
+
+    def _combine(self) -> None:
+        files = [
+            self._with_digest(file)
+            for table in self._states
+            for file in self._snapshots[table].files
+        ]
+        lake = combine(self._states[MESSAGES], self._states.get(HISTORY), files)
+        numbers = {table: self.next(table) - 1 for table in self._states}
+        # Other programs may have committed since, for example a change of properties.
+        self.lake = replace(lake, number=numbers[MESSAGES], history_number=numbers.get(HISTORY, 0))
+
+    def _with_digest(self, file: File) -> File:
+        if file.digest:
+            return file
+        known = data_digest(file.path)
+        if known is not None:
+            return replace(file, digest=known[0], payload_bytes=known[1])
+        earlier = self._read_earlier().files.get(file.path)
+        if earlier is None:
+            raise LakeCorrupt(f"Penstock did not write {file.path}.", field="lake")
+        return earlier
+
+    def _read_earlier(self) -> Lake:
+        if self._earlier is None or MESSAGES not in self._states:
+            self._earlier, _ = JsonManifest(self._files).read()
+        return self._earlier
+
+    # -- taking over -------------------------------------------------------------------
 
     def begin(self, run: str, at: int, store: StoreIdentity, check: Callable[[Lake], None]) -> int:
         """Make this run, for ``store``, the owner of the lake; returns the commit's number.
 
         ``check`` raises if the lake, as of right before the commit, is not this store's.
         """
+        commit = Commit(run=run, at=at, kind="begin", store=store)
         while True:
             check(self.refresh())
-            commit = Commit(
-                version=VERSION, number=self.next, run=run, at=at, kind="begin", store=store
-            )
-            if self._write(commit):
-                self._begun = commit.number
-                return commit.number
+            self._check_foreign()
+            if MESSAGES in self._states:
+                if self._take_over(MESSAGES, commit):
+                    break
+            elif self._move(commit):
+                return self._begun[MESSAGES]
+        while True:
+            self._read(HISTORY)
+            # Read after the histories, and before they are taken over: a run that takes the lake
+            # over later makes the commit below fail.
+            self._read(MESSAGES)
+            self._combine()
+            self._check_held(MESSAGES)
+            if self._take_over(HISTORY, commit):
+                return self._begun[MESSAGES]
+
+    def _check_foreign(self) -> None:
+        """Refuse Delta tables without a commit of a run, unless the other manifest has the files.
+
+        An earlier version could add a Delta log to a lake, beside its manifest.
+        """
+        for table, snapshot in self._snapshots.items():
+            if table not in self._states and not self.lake.number:
+                raise LakeCorrupt(
+                    f"The Delta table {table}, version {snapshot.version}, has no commit of an "
+                    "archiving run. Use another folder, or restore its _delta_log.",
+                    field="lake",
+                )
+
+    def _move(self, commit: Commit) -> bool:
+        """Create the tables, with the files that an earlier version wrote.
+
+        The messages come last: while they are not there, the earlier manifest counts.
+        """
+        manifest = JsonManifest(self._files)
+        self._earlier, ended = manifest.read()
+        if self._earlier != self.lake:
+            return False
+        if self.lake.number and not ended and not manifest.end(self.lake, commit.run, commit.at):
+            return False
+        return all(self._take_over(table, commit) for table in (HISTORY, MESSAGES))
+
+    def _take_over(self, table: Table, commit: Commit) -> bool:
+        """Commit the beginning of a run to a table; returns False if another commit was first."""
+        snapshot, before = self._snapshots.get(table), self._states.get(table)
+        version = 0 if snapshot is None else snapshot.version + 1
+        # Above the numbers of the files that an earlier version named.
+        base = self.lake.number + 1 - version if before is None else before.base
+        number = base + version
+        begins = (number,) if before is None else (*before.begins, number)
+        state = self._state(commit, number, base=base, begun=number, begins=begins)
+        if not self._write(table, state, self.lake.after(commit)):
+            return False
+        self._begun[table] = number
+        return True
 
     def hold(self) -> None:
         """Read new commits, and raise ``Conflict`` if another run has begun since."""
         self.refresh()
-        if self.lake.begun != self._begun:
+        for table in TABLES:
+            self._check_held(table)
+
+    def _check_held(self, table: Table) -> None:
+        state = self._states.get(table)
+        if state is None or state.begun != self._begun.get(table):
             raise _taken()
 
     @property
-    def next(self) -> int:
-        """The number of the next commit; data files are named after it."""
-        return self.lake.number + 1
+    def begins(self) -> dict[Table, tuple[int, ...]]:
+        """The runs of each table that may have left files: those have these numbers."""
+        return {table: state.begins for table, state in self._states.items()}
+
+    # -- committing --------------------------------------------------------------------
+
+    def next(self, table: Table) -> int:
+        """The number of the next commit of a table; data files are named after it."""
+        return self._states[table].base + self._snapshots[table].version + 1
+
+    def partitions(self, table: Table) -> tuple[str, ...]:
+        """The columns of a table whose values are in the path."""
+        snapshot = self._snapshots.get(table)
+        if snapshot is not None:
+            return snapshot.partitions
+        return PARTITIONS_BY_TOPIC[table] if self.lake.files else PARTITIONS[table]
 
     def commit(
         self,
@@ -122,6 +218,7 @@ class Manifest:
         run: str,
         at: int,
         *,
+        table: Table | None = None,
         start: int | None = None,
         end: int | None = None,
         entries: int = 0,
@@ -131,11 +228,13 @@ class Manifest:
         removed: Iterable[str] = (),
         last: EntryMark | None = None,
     ) -> Lake:
-        """Commit a change on top of the commits read so far, or raise ``Conflict``."""
+        """Commit a change on top of the commits read so far, or raise ``Conflict``.
+
+        ``table`` is needed for a compaction only.
+        """
+        chosen: Table = table or (HISTORY if kind == "history" else MESSAGES)
         self.hold()
         commit = Commit(
-            version=VERSION,
-            number=self.next,
             run=run,
             at=at,
             kind=kind,
@@ -148,60 +247,96 @@ class Manifest:
             removed=tuple(removed),
             last=last,
         )
-        if not self._write(commit):
+        before = self._states[chosen]
+        state = self._state(
+            commit,
+            self.next(chosen),
+            base=before.base,
+            begun=before.begun,
+            # A run removes what others left before its first commit.
+            begins=(before.begun,),
+        )
+        if not self._write(chosen, state, self.lake.after(commit)):
             raise _taken()
         return self.lake
 
-    def _write(self, commit: Commit) -> bool:
-        after = self.lake.after(commit)
-        if not self._files.create(commit_name(commit.number), _encode(commit)):
+    def _state(
+        self, commit: Commit, number: int, *, base: int, begun: int, begins: tuple[int, ...]
+    ) -> TableState:
+        """The part of a table's state that does not follow from the lake after the commit."""
+        return TableState(
+            number=number,
+            base=base,
+            token=f"{self._writer}-{number}",
+            run=commit.run,
+            at=commit.at,
+            kind=commit.kind,
+            start=commit.start,
+            end=commit.end,
+            entries=commit.entries,
+            begun=begun,
+            begins=begins,
+        )
+
+    def _write(self, table: Table, state: TableState, after: Lake) -> bool:
+        """Make a commit, durably; returns False if another one was first."""
+        log, schema = self._logs[table], ARROW_SCHEMAS[table]
+        snapshot = self._snapshots.get(table)
+        encoded = encode(state_after(table, state, after))
+        wanted = {file.path: file for file in after.of(table)}
+        there = {} if snapshot is None else {file.path: file for file in snapshot.files}
+        added = [file for path, file in wanted.items() if path not in there]
+        removed = [file for path, file in there.items() if path not in wanted]
+        if snapshot is None:
+            done = log.create(schema, self.partitions(table), added, encoded)
+        elif state.kind == "begin" and not set(schema.names) <= set(snapshot.columns):
+            done = self._add_columns(table, encoded)
+        else:
+            done = log.commit(
+                snapshot.version,
+                schema,
+                added,
+                removed,
+                encoded,
+                data_change=state.kind != "compact",
+            )
+        if not done:
             return False
-        self.lake = after
-        if commit.number % CHECKPOINT_EVERY == 0:
-            self._add_up(commit.at)
+        version = 0 if snapshot is None else snapshot.version + 1
+        self._files.sync([_commit_path(table, version)])
+        self._read(table)
+        if MESSAGES in self._states:
+            self._combine()
+        if version and version % CHECKPOINT_EVERY == 0:
+            self._checkpoint(table, version)
         return True
 
-    def _add_up(self, at: int) -> None:
-        """Write a checkpoint, and remove commits below one that is a week old."""
-        point = Checkpoint(version=VERSION, at=at, lake=self.lake)
-        self._files.create(checkpoint_name(self.lake.number), _encode(point))
-        names = self._files.names(MANIFEST)
-        points = sorted(n for name in names if (n := checkpoint_number(name)) is not None)
-        old = 0
-        for number in points[:-1]:
-            if self._read_checkpoint(number).at > at - _KEEP_MS:
-                break
-            old = number
-        needless = [
-            f"{MANIFEST}/{name}"
-            for name in names
-            if 0 < (commit_number(name) or checkpoint_number(name) or 0) <= old
-        ]
-        self._files.remove(needless)
+    def _add_columns(self, table: Table, encoded: dict[str, Any]) -> bool:
+        """Begin by adding the columns that an earlier version did not have."""
+        log, schema = self._logs[table], ARROW_SCHEMAS[table]
+        version = self._snapshots[table].version
+        if table in self._states:
+            return log.add_columns(version, schema, encoded)
+        # The table becomes the lake's by another commit, with the files of the manifest.
+        log.add_columns(version, schema, None)
+        return False
 
-    def _read_commit(self, number: int) -> Commit:
-        name = commit_name(number)
-        commit = _decoded(name, self._files.read(name), _commit)
-        if commit.number != number:
-            raise LakeCorrupt(f"{name} contains commit {commit.number}.")
-        return commit
+    def _checkpoint(self, table: Table, version: int) -> None:
+        """Write a checkpoint, and then remove commits that no time travel needs any more."""
+        log, folder = self._logs[table], f"{table}/_delta_log"
+        log.checkpoint()
+        names = self._files.names(folder)
+        points = [name for name in names if name.startswith(f"{version:020d}.checkpoint")]
+        self._files.sync([f"{folder}/{name}" for name in (*points, "_last_checkpoint")])
+        log.remove_old_commits()
 
-    def _read_checkpoint(self, number: int) -> Checkpoint:
-        name = checkpoint_name(number)
-        point = _decoded(name, self._files.read(name), _checkpoint)
-        if point.lake.number != number:
-            raise LakeCorrupt(f"{name} ends with commit {point.lake.number}.")
-        return point
+    def expired(self, table: Table, hours: int) -> list[str]:
+        """Files that left a table more than these hours ago, or never were in it."""
+        return self._logs[table].expired(hours)
 
 
-def _decoded(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    try:
-        # Every version of the format has this field in the same place.
-        if _version.decode(data).version > VERSION:
-            raise LakeCorrupt(f"{name} was written by a newer Penstock.")
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise LakeCorrupt(f"{name} cannot be read: {error}.") from error
+def _commit_path(table: Table, version: int) -> str:
+    return f"{table}/_delta_log/{version:020d}.json"
 
 
 def _taken() -> Conflict:

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.types import StructType
-
-from penstock.pipeline.format.schemas import spark_schema, stored_log_schema, table_schema
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ARROW_SCHEMAS", "PARTITIONS", "SCHEMAS", "read_files", "read_lake"]
-
-_DATE: Final = pa.field("date", pa.date32())
-#: The partition columns, whose values are in the path.
-PARTITIONS: Final[dict[Table, tuple[str, ...]]] = {
-    "messages": ("date", "topic"),
-    "history": ("date",),
-}
-_LOG: Final = stored_log_schema()
-#: The columns of each table, partition columns last.
-ARROW_SCHEMAS: Final[dict[Table, pa.Schema]] = {
-    "messages": pa.schema(
-        [*(field for field in _LOG if field.name != "topic"), _DATE, _LOG.field("topic")]
-    ),
-    "history": pa.schema([*table_schema("history", payload=False), _DATE]),
-}
-SCHEMAS: Final[dict[Table, StructType]] = {
-    table: spark_schema(schema) for table, schema in ARROW_SCHEMAS.items()
-}
+__all__ = ["read_files", "read_lake"]
 
 
 def read_lake(spark: SparkSession, files: Files, table: Table = MESSAGES) -> DataFrame:

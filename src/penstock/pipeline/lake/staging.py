@@ -12,7 +12,7 @@ from penstock.pipeline.lake.checks import Digest, combined, corrupt, examine, re
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES, data_name, staging_folder
-from penstock.pipeline.lake.reader import PARTITIONS, SCHEMAS
+from penstock.pipeline.lake.schemas import SCHEMAS
 from penstock.pipeline.lake.sessions import reading_payloads, writing
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Staged", "stage"]
 
-#: The sort order within a file, after the partition columns.
+#: The sort order within a file. Each topic is together, so that readers of one skip the others.
 _ORDER: Final[dict[Table, tuple[str, ...]]] = {
-    "messages": ("offset",),
+    "messages": ("topic", "offset"),
     "history": ("id", "queue", "seq"),
 }
 #: The column that the date is derived from.
@@ -36,19 +36,21 @@ def stage(
     table: Table,
     *,
     begun: int,
+    partitions: Sequence[str],
     most: int,
     largest: int = 0,
 ) -> Staged:
     """Write rows of a table, at most ``most`` per file, and read them back.
 
-    Replaces what the run had staged before; ``largest`` is the size of the largest payload.
+    The values of the columns ``partitions`` are in the path, and ``largest`` is the size of the
+    largest payload. Replaces what the run had staged before.
     """
     folder = f"{staging_folder(begun)}/{table}"
     files.remove_tree(folder)
     with writing(spark):
         dated = rows.withColumn("date", F.to_date(_TIME[table])).select(*SCHEMAS[table].names)
-        ordered = dated.sortWithinPartitions(*PARTITIONS[table], *_ORDER[table])
-        ordered.write.partitionBy(*PARTITIONS[table]).options(
+        ordered = dated.sortWithinPartitions("date", *_ORDER[table])
+        ordered.write.partitionBy(*partitions).options(
             compression="zstd", maxRecordsPerFile=str(max(most, 1))
         ).parquet(files.uri(folder))
     with reading_payloads(spark, largest):
@@ -71,6 +73,8 @@ def stage(
                 of.digest,
                 of.payload_bytes if table == MESSAGES else 0,
                 of.largest,
+                of.topics,
+                of.times,
             )
         )
     wrong = [path for path, digest in found.items() if digest.wrong]
@@ -96,7 +100,7 @@ class Staged:
     def put_into_place(self, start: int, end: int, commit: int) -> list[File]:
         """Move the files into their table, named by range and commit."""
         moved = [
-            replace(file, path=self._place(file, data_name(start, end, commit, number)))
+            replace(file, path=self._place(file, _name(file, start, end, commit, number)))
             for number, file in enumerate(self._staged)
         ]
         for before, after in zip(self._staged, moved, strict=True):
@@ -107,3 +111,7 @@ class Staged:
     def _place(self, file: File, name: str) -> str:
         partition = file.path.removeprefix(f"{self._folder}/").rpartition("/")[0]
         return f"{self._table}/{partition}/{name}"
+
+
+def _name(file: File, start: int, end: int, commit: int, number: int) -> str:
+    return data_name(start, end, commit, number, file.digest, file.payload_bytes)
