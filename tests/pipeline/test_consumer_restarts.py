@@ -90,13 +90,17 @@ class Driver:
         reach("read")
         if self.poison & set(rows):
             raise ValueError("poison")
-        self.sink.setdefault(number, rows)
+        self.write(number, rows)
         reach("sunk")
         self.commits = number
         reach("committed")
         stream.commit(end)
         reach("acked")
         return True
+
+    def write(self, number: int, values: list[bytes]) -> None:
+        """The sink."""
+        self.sink.setdefault(number, values)
 
     def _log(self, offset: dict[str, Any]) -> None:
         self.offsets.append(json.loads(json.dumps(offset)))

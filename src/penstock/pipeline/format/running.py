@@ -53,8 +53,17 @@ def rows_of(deliveries: Sequence[Delivery], claiming: Claiming) -> dict[int, Row
 
 
 def resumed(remote: Remote, claiming: Claiming, batch: Batch) -> Running:
-    """A batch of an earlier process that runs again: without settled rows, and claimed again."""
+    """A batch of an earlier process that runs again: without settled rows, and claimed again.
+
+    The earlier process may still be giving its claims back. It cannot after they are released
+    here, so what the histories say from then on is final.
+    """
     running = recovered(remote, claiming, batch)
+    held = running.receipts
+    if held and batch.stream:
+        remote.ask(lambda q: settle(q, claiming.queue, releases(held)))
+        claiming.drop(held)
+        running = recovered(remote, claiming, batch)
     waiting = [message_id for message_id, row in running.rows.items() if row.receipt is None]
     running.rows |= rows_of(claiming.take_again(waiting), claiming)
     return running
@@ -76,8 +85,7 @@ def recovered(remote: Remote, claiming: Claiming, batch: Batch) -> Running:
         # Some are held if the process was killed while it gave them back.
         remote.ask(lambda q: settle(q, queue, releases(held)))
         return Running(batch, {})
-    claiming.hold(held)
-    return Running(
+    running = Running(
         batch,
         {
             one.message_id: Row(found.held.get(one.message_id), one.attempts, most)
@@ -85,6 +93,8 @@ def recovered(remote: Remote, claiming: Claiming, batch: Batch) -> Running:
             if one.message_id not in found.ended
         },
     )
+    claiming.hold(running.receipts)
+    return running
 
 
 def give_back(remote: Remote, claiming: Claiming, running: Running) -> None:
