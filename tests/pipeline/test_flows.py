@@ -122,8 +122,7 @@ def test_flows_are_declared_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "flow.py"
     file.write_text(
         dedent("""
-            from penstock.pipeline import Flow, Table, flow_runs
-from penstock.pipeline.context import JobOptions, Silent
+            from penstock.pipeline import Flow, Table
 
             def cleaned(rows):
                 return rows.where("value IS NOT NULL")
@@ -154,6 +153,8 @@ def test_the_file_of_the_documentation(tmp_path: Path) -> None:
     "text, complaint",
     [
         ("x = 1", "no variable that is a Flow"),
+        ("a = (", "SyntaxError"),
+        ("import no_such_module", "line 2: ModuleNotFoundError"),
         ("a = Flow(name='a', consume='q')", "one target"),
         ("a = Flow(name='a', consume='q', publish='t', table='/t')", "one target"),
         ("a = Flow(name='a' * 101, consume='q', publish='t')", "at most 100"),

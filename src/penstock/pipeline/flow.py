@@ -9,11 +9,12 @@ from __future__ import annotations
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import check_name, check_queue_name
 from penstock.pipeline.exactly_once import Table
 
@@ -80,7 +81,14 @@ def load_flows(path: str) -> list[Flow]:
     """The flows that a Python file defines, in their order; raises ``BadInput`` if it has none."""
     if not Path(path).is_file():
         raise BadInput(f"There is no file {path}.", field="file")
-    found = runpy.run_path(path, run_name=_MODULE)
+    try:
+        found = runpy.run_path(path, run_name=_MODULE)
+    except PenstockError:
+        raise
+    except Exception as error:
+        last = extract_tb(error.__traceback__)[-1]
+        where = f", line {last.lineno}" if last.filename == path else ""
+        raise BadInput(f"{path}{where}: {type(error).__name__}: {error}", field="file") from error
     flows = list({id(value): value for value in found.values() if isinstance(value, Flow)}.values())
     if not flows:
         raise BadInput(f"{path} has no variable that is a Flow.", field="file")
