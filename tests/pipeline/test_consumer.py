@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import zlib
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -18,9 +21,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock import NewMessage
 from penstock.errors import BadInput, OffsetsGone, OtherStore
-from penstock.pipeline.format import consumer
-from penstock.pipeline.format.claims import Batch, Claim, consumer_schema, cut
-from penstock.pipeline.format.consumer import QueueStream, Slice, queue_stream
+from penstock.model.delivery import Release
+from penstock.model.identity import StoreIdentity
+from penstock.pipeline.format import claimed_slices, consumer
+from penstock.pipeline.format.batch import Batch
+from penstock.pipeline.format.claimed_slices import Slice
+from penstock.pipeline.format.claims import Claim, claim_of, consumer_schema, cut
+from penstock.pipeline.format.consumer import QueueStream, queue_stream
 from penstock.pipeline.format.read_back import runs
 from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
@@ -49,6 +56,11 @@ def stream_of(server: Hosted, opened: list[QueueStream], **options: Any) -> Queu
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(json.dumps(offset))
     return copy
+
+
+def of_messages(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows without the columns of their claims."""
+    return batch.drop_columns(["attempts", "receipt"]).to_pylist()
 
 
 def rows(stream: QueueStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
@@ -147,14 +159,14 @@ def test_a_batch_is_the_same_after_a_restart(server: Hosted, opened: list[QueueS
     first = stream.initialOffset()
     end = through_json(stream.latestOffset(first, ReadMaxRows(9)))
     before = [
-        [row for batch in stream.read(part) for row in batch.to_pylist()]
+        [row for batch in stream.read(part) for row in of_messages(batch)]
         for part in stream.partitions(first, end)
     ]
     assert [len(part) for part in before] == [4, 4, 1]
     # The other process has other options and nothing in its memory.
     again = stream_of(server, opened, entriesPerPartition=100)
     after = [
-        [row for batch in again.read(part) for row in batch.to_pylist()]
+        [row for batch in again.read(part) for row in of_messages(batch)]
         for part in again.partitions(first, end)
     ]
     assert after == before
@@ -162,7 +174,7 @@ def test_a_batch_is_the_same_after_a_restart(server: Hosted, opened: list[QueueS
     assert states(server) == (1, 0, 9)
 
 
-def test_a_batch_whose_claims_have_lapsed_is_read_all_the_same_and_not_acked(
+def test_rows_that_another_consumer_has_claimed_are_run_and_not_acked(
     server: Hosted, opened: list[QueueStream]
 ) -> None:
     fill(server, 3)
@@ -176,9 +188,13 @@ def test_a_batch_whose_claims_have_lapsed_is_read_all_the_same_and_not_acked(
     again = stream_of(server, opened)
     assert len(rows(again, first, end)) == 3
     again.commit(end)
-    assert states(server) == (1, 2, 0)
+    assert states(server) == (0, 2, 1)
     # A release does not count as an attempt that was used up, and is one all the same (C2).
     assert {one.attempts for one in other} == {2}
+    # They come back, and the sink has them.
+    server.ask(lambda q: q.settle("q", [Release(one.receipt) for one in other]))
+    assert again.latestOffset(end, ALL) == end
+    assert states(server) == (0, 0, 3)
 
 
 def test_the_signal_that_spark_ends_the_process_with_lets_it_give_claims_back(
@@ -230,7 +246,6 @@ def test_leases_are_extended_while_a_batch_runs(
     stream = stream_of(server, opened, leaseMs=1_000)
     end = stream.latestOffset(stream.initialOffset(), ALL)
     stream.partitions(stream.initialOffset(), end)
-    assert stream._leases is not None
     for _ in range(5):
         server.advance(900)
         deadline = server.clock.now() + 1_000
@@ -241,13 +256,13 @@ def test_leases_are_extended_while_a_batch_runs(
             pass
     assert server.claim("q") == []
     stream.commit(end)
-    assert list(stream._leases) == []
+    assert stream._planner().held == []
 
 
 def test_a_large_slice_is_read_by_its_task(
     server: Hosted, opened: list[QueueStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "_INLINE_BYTES", 20)
+    monkeypatch.setattr(claimed_slices, "_INLINE_BYTES", 20)
     fill(server, 0)
     # Between the queue's messages lie others, and some of them far apart.
     for size in (5, 5, 30, 5):
@@ -267,7 +282,7 @@ def test_a_slice_is_not_read_from_another_store(
     server: Hosted, opened: list[QueueStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may have another store by the time that a task reads its slice."""
-    monkeypatch.setattr(consumer, "_INLINE_BYTES", 0)
+    monkeypatch.setattr(claimed_slices, "_INLINE_BYTES", 0)
     fill(server)
     stream = stream_of(server, opened)
     first = stream.initialOffset()
@@ -317,16 +332,41 @@ def test_available_now_takes_what_is_there(server: Hosted, opened: list[QueueStr
     assert stream.latestOffset(end, ALL) == end
 
 
-def test_offsets_are_compact_and_checked() -> None:
-    claims = [Claim(10**9 + n, 1, f"1-{10**15 + n:x}-{10**6 + n:x}-1") for n in range(10_000)]  # type: ignore[arg-type]
-    batch = Batch(7, claims, cut([1] * 10_000, 4_000, 100_000))
+def test_offsets_are_small_and_checked() -> None:
+    """Spark repeats them in every progress event."""
+    claims = [Claim(10**9 + n, 10**9 + n, 1, None) for n in range(10_000)]
+    claims[7] = Claim(10**9 + 77_777, claims[7].message_id, 3, None)
+    slices = cut([1] * 10_000, 4_000, 100_000)
+    store = StoreIdentity("a" * 32, "b" * 32)
+    batch = Batch(7, claims, slices, store, "abcdefgh", 10**12, {5: 10**12, 3: 10**11})
     offset = through_json(batch.to_offset())
     assert Batch.from_offset(offset) == batch
     assert [len(part) for part in batch.parts()] == [4_000, 4_000, 2_000]
-    assert len(json.dumps(offset)) < 25 * len(claims)
+    assert len(json.dumps(offset)) < 500
     for bad in ({}, {"batch": 1, "claims": "?"}, {"offset": 3}, {"batch": 1, "claims": "AAAA"}):
         with pytest.raises(BadInput, match="checkpoint"):
             Batch.from_offset(bad)
+
+
+def with_receipts(offset: dict[str, Any], deliveries: list[Any]) -> dict[str, Any]:
+    """The offset as version 1.0 wrote it."""
+    content = [[one.offset, one.attempts, one.receipt] for one in deliveries], [len(deliveries)]
+    packed = b64encode(zlib.compress(msgspec.msgpack.encode(content), 1)).decode()
+    store = {name: offset[name] for name in ("store", "epoch")}
+    return {"batch": offset["batch"], "claims": packed, **store}
+
+
+def test_a_checkpoint_with_receipts_goes_on(server: Hosted, opened: list[QueueStream]) -> None:
+    """Version 1.0 kept them in its offsets."""
+    fill(server, 10)
+    claims = [claim_of(one) for one in server.claim("q", 6, consumer="spark")]
+    stream = stream_of(server, opened)
+    first = stream.initialOffset()
+    old = with_receipts(Batch(1, claims, [6], stream._store()).to_offset(), claims)
+    assert len(rows(stream, first, old)) == 6
+    following = stream.latestOffset(old, ALL)
+    assert states(server) == (0, 4, 6)
+    assert "claims" not in following
 
 
 def test_slices_are_bounded_in_bytes_too() -> None:
@@ -396,7 +436,8 @@ def test_from_a_queue_to_a_topic_once_each_though_the_query_fails_on_the_way(
     checkpoint = tmp_path / "checkpoint"
     with pytest.raises(StreamingQueryException, match="injected"):
         run(changed, server, checkpoint, "out")
-    assert states(server) == (15, 25, 0)
+    # The claims were given back, and the batch is run again with the same rows.
+    assert states(server) == (40, 0, 0)
     run(changed, server, checkpoint, "out")
     # The last batch too: Spark tells the source before it looks for another.
     assert states(server) == (0, 0, 40)

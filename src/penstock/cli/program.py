@@ -45,6 +45,7 @@ _COMMANDS: Final = {
     "find": "penstock.cli.message:find",
     "work": "penstock.cli.work:work",
     "pipeline": "penstock.cli.pipeline.commands:pipeline",
+    "flow": "penstock.cli.pipeline.flows:flow",
     "verify": "penstock.cli.verify:verify",
     "simulate": "penstock.cli.simulate:simulate",
     "bench": "penstock.cli.bench:bench",

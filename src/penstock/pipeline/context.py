@@ -11,7 +11,7 @@ from msgspec import Struct
 from penstock.client import Client
 from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
-from penstock.model.runs import Run, RunState
+from penstock.model.runs import NO_VALUES, Run, RunState
 from penstock.pipeline.heartbeat import Heartbeat
 from penstock.pipeline.remote import Remote, Server
 from penstock.pipeline.session import spark_session
@@ -130,12 +130,14 @@ class JobContext:
             raise BadInput(f"The job {self.job} needs a lake: use --lake.", field="lake")
         return self.options.lake
 
-    def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Report progress to the watcher, and from time to time to the broker."""
+    def reach(
+        self, what: str, done: int, total: int | None = None, more: Mapping[str, Number] = NO_VALUES
+    ) -> None:
+        """Report progress to the watcher, and from time to time, with ``more``, to the broker."""
         self._watcher.reach(what, done, total)
         now = self.clock.now()
         if now - self._recorded_at >= _RECORD_EVERY_MS:
-            progress: Summary = {"what": what, "done": done}
+            progress: Summary = {"what": what, "done": done, **more}
             if total is not None:
                 progress["total"] = total
             self.record("running", progress=progress)

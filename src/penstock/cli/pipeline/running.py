@@ -26,9 +26,17 @@ from penstock.cli.session import settings, tls_files
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
-    from penstock.pipeline.context import Summary
+    from penstock.pipeline.context import JobOptions, Summary
 
-__all__ = ["job_options", "run", "to_pairs"]
+__all__ = [
+    "JobWatcher",
+    "asked_to_end",
+    "job_options",
+    "prepared",
+    "run",
+    "shown",
+    "to_pairs",
+]
 
 #: Seconds between two lines of progress without a terminal.
 _LINE_EVERY_S: Final = 5.0
@@ -92,14 +100,41 @@ def run(
     **parameters: Any,
 ) -> None:
     """Run the job with its parameters and print its summary; violations set the exit code."""
+    options = prepared(master=master, lake=lake, conf=conf, once=once, interval=interval)
+    # Import pyspark and pyarrow only when a job runs.
+    from penstock.client.options import random_prefix  # noqa: PLC0415
+    from penstock.pipeline.context import JobContext  # noqa: PLC0415
+    from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
+
+    stopping = threading.Event()
+    with meter(name) as bar, asked_to_end(stopping):
+        context = JobContext(
+            options,
+            run=random_prefix()[:_RUN_DIGITS],
+            job=name,
+            watcher=JobWatcher(bar),
+            stopping=stopping,
+        )
+        try:
+            summary = run_job(partial(job, **parameters), context)
+        finally:
+            context.close()
+    if not printing.as_json({"job": name, "run": context.run, **summary}):
+        printing.fields([("job", name), ("run", context.run), *shown(summary)])
+    if summary.get("violations"):
+        raise click.exceptions.Exit(Exit.VIOLATIONS)
+
+
+def prepared(
+    *, master: str | None, lake: str | None, conf: dict[str, str], once: bool, interval: float
+) -> JobOptions:
+    """The options of a job, after checking that there are a Java and a server that answers."""
     loaded = settings()
     found, tls = loaded.settings, tls_files(loaded.context)
     if tls.cert is not None:
         raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
     # Import pyspark and pyarrow only when a job runs.
-    from penstock.client.options import random_prefix  # noqa: PLC0415
-    from penstock.pipeline.context import JobContext, JobOptions  # noqa: PLC0415
-    from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
+    from penstock.pipeline.context import JobOptions  # noqa: PLC0415
     from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
     from penstock.pipeline.session import check_java  # noqa: PLC0415
 
@@ -114,33 +149,18 @@ def run(
     )
     # Fail early if the server is unreachable; later the job waits for a server to restart.
     check_reachable(options.server)
-    stopping = threading.Event()
-    with meter(name) as bar, _asked_to_end(stopping):
-        context = JobContext(
-            options,
-            run=random_prefix()[:_RUN_DIGITS],
-            job=name,
-            watcher=_Watcher(bar),
-            stopping=stopping,
-        )
-        try:
-            summary = run_job(partial(job, **parameters), context)
-        finally:
-            context.close()
-    if not printing.as_json({"job": name, "run": context.run, **summary}):
-        printing.fields([("job", name), ("run", context.run), *_shown(summary)])
-    if summary.get("violations"):
-        raise click.exceptions.Exit(Exit.VIOLATIONS)
+    return options
 
 
-def _shown(summary: Summary) -> list[tuple[str, str]]:
+def shown(summary: Summary) -> list[tuple[str, str]]:
+    """The fields of a summary, as they are printed."""
     return [
         (name, f"{value:,}" if isinstance(value, int) else str(value))
         for name, value in summary.items()
     ]
 
 
-class _Watcher:
+class JobWatcher:
     """A bar on a terminal; elsewhere a line for each new activity, and every few seconds."""
 
     def __init__(self, bar: Meter) -> None:
@@ -163,7 +183,7 @@ class _Watcher:
 
 
 @contextmanager
-def _asked_to_end(stopping: threading.Event) -> Iterator[None]:
+def asked_to_end(stopping: threading.Event) -> Iterator[None]:
     """Let the first signal set ``stopping``, and the second raise ``KeyboardInterrupt``."""
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -1,95 +1,39 @@
-"""A micro-batch of claims: its Spark offset and its rows.
-
-The offset lists every delivery of the batch, by offset and receipt, and how the batch is divided
-into partitions. A batch that is repeated after a restart therefore has the same rows in the same
-partitions, even if the claims have changed meanwhile: a sink that publishes under the batch's
-number publishes nothing twice, and only deliveries of the batch are acked.
-"""
+"""The claims of a micro-batch, and their rows."""
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import BadInput
 from penstock.filters.to_arrow import headers_of
 from penstock.model.delivery import Delivery, Receipt
-from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.message import Message
 from penstock.pipeline.format.schemas import MESSAGE_FIELDS, table_schema
 
-__all__ = ["Batch", "Claim", "SparkOffset", "claim_of", "claimed_rows", "consumer_schema", "cut"]
-
-#: A JSON object of plain values, which Spark stores.
-SparkOffset: TypeAlias = dict[str, Any]
+__all__ = ["Claim", "claim_of", "claimed_rows", "consumer_schema", "cut", "cut_at_keys"]
 
 _MS: Final = pa.timestamp("ms", tz="UTC")
 _FIELDS: Final = {"value": "payload", "timestamp": "published_at"}
 
 
-class Claim(Struct, frozen=True, gc=False, array_like=True):
-    """One delivery of a batch: the offset of its message, and its receipt."""
+class Claim(Struct, frozen=True, gc=False):
+    """One delivery of a batch."""
 
     offset: int
+    message_id: int
+    """The offset of the message's first entry: other than ``offset`` after a keyed replacement."""
     attempts: int
-    receipt: Receipt
-
-
-class Batch(Struct, frozen=True):
-    """The claims of one micro-batch, divided into slices."""
-
-    number: int
-    claims: list[Claim]
-    slices: list[int]
-    """The number of claims per partition."""
-    store: StoreIdentity | None = None
-    """The store they were claimed from; None: written by an older version."""
-
-    def to_offset(self) -> SparkOffset:
-        """Encode for Spark, compressed: receipts have much in common."""
-        packed = zlib.compress(msgspec.msgpack.encode((self.claims, self.slices)), 1)
-        offset = {"batch": self.number, "claims": b64encode(packed).decode()}
-        if self.store is not None:
-            offset |= {"store": self.store.store, "epoch": self.store.epoch}
-        return offset
-
-    @classmethod
-    def from_offset(cls, offset: SparkOffset) -> Batch:
-        """Decode what ``to_offset`` wrote, possibly before a restart."""
-        try:
-            packed = b64decode(offset["claims"], validate=True)
-            claims, slices = _CONTENT.decode(zlib.decompress(packed)) if packed else ([], [])
-            known = StoreIdentity(offset["store"], offset["epoch"]) if "store" in offset else None
-            store = None if known is None else check_identity(known)
-            return cls(int(offset["batch"]), claims, slices, store)
-        except (
-            *(KeyError, TypeError, ValueError, BadInput),
-            *(zlib.error, msgspec.MsgspecError),
-        ) as error:
-            raise BadInput(
-                "The checkpoint does not belong to a stream that consumes a queue.",
-                field="checkpointLocation",
-            ) from error
-
-    def parts(self) -> Iterator[list[Claim]]:
-        """The claims of each partition."""
-        for start, end in pairwise((0, *accumulate(self.slices))):
-            yield self.claims[start:end]
-
-
-_CONTENT: Final = msgspec.msgpack.Decoder(tuple[list[Claim], list[int]])
+    receipt: Receipt | None
+    """None: it is not claimed, or no longer."""
 
 
 def claim_of(delivery: Delivery) -> Claim:
     """The part of a delivery that a batch records."""
-    return Claim(int(delivery.message.offset), delivery.attempts, delivery.receipt)
+    message = delivery.message
+    return Claim(int(message.offset), int(message.id), delivery.attempts, delivery.receipt)
 
 
 def cut(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
@@ -103,6 +47,30 @@ def cut(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
         count += 1
         remaining += size
     return [*slices, count] if count else slices
+
+
+def cut_at_keys(
+    deliveries: Sequence[Delivery], most: int, most_bytes: int
+) -> tuple[list[Delivery], list[int]]:
+    """Deliveries of an ordered queue, and slices in which each partition key is whole.
+
+    Tasks run concurrently, so only the rows of one slice are processed in their order. A key with
+    more rows than a slice may have gets a slice of its own.
+    """
+    by_key: dict[str, list[Delivery]] = {}
+    for delivery in deliveries:
+        by_key.setdefault(delivery.message.partition_key or "", []).append(delivery)
+    slices: list[int] = []
+    count = size = 0
+    for group in by_key.values():
+        group_size = sum(delivery.message.size for delivery in group)
+        if count and (count + len(group) > most or size + group_size > most_bytes):
+            slices.append(count)
+            count = size = 0
+        count += len(group)
+        size += group_size
+    ordered = [delivery for group in by_key.values() for delivery in group]
+    return ordered, [*slices, count] if count else slices
 
 
 def consumer_schema(*, payload: bool) -> pa.Schema:

@@ -1,9 +1,14 @@
 """A queue as a stream: each micro-batch is claimed, and acked once the sink has it.
 
-Delivery is at least once. A micro-batch is what was claimed for it: Spark's offset lists its
-deliveries (``claims``), so after a restart the same batch is read again, from the log. Acking is
-the last step: in ``commit``, or before the next claim if the query was restarted after its sink's
-commit but before that. A claim whose lease was lost is not acked; its message is redelivered.
+A micro-batch is what was claimed for it: Spark's offset names its deliveries (``batch``), so after
+a restart the same batch has the same rows, read from the log. Acking is the last step: in
+``commit``, or before the next claim if the query was restarted after its sink's commit but before
+that. A row whose claim was lost before its ack is not processed again (``claiming``). So a sink
+that ignores a batch id that it has seen gets every row once, wherever the query is killed.
+
+A query that fails gives the claims of its batch back, which uses up an attempt of each row. Rows
+with few attempts left are retried in small batches (``suspects``), and those that have none left
+are dead letters, which the batch leaves out.
 """
 
 from __future__ import annotations
@@ -15,107 +20,45 @@ from types import FrameType
 from typing import Final, NoReturn
 
 import pyarrow as pa
-from msgspec import Struct
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import OffsetsGone, OtherStore, PenstockError
+from penstock.client.options import random_prefix
+from penstock.errors import OtherStore, PenstockError
 from penstock.model.delivery import Delivery, Receipt
 from penstock.model.identity import StoreIdentity, check_store
-from penstock.model.limits import (
-    MAX_CLAIM,
-    MAX_CLAIM_BYTES,
-    MAX_LEASE_MS,
-    MIN_LEASE_MS,
-    check_name,
+from penstock.pipeline.format.batch import Batch, SparkOffset
+from penstock.pipeline.format.claimed_slices import Slice, read_slice
+from penstock.pipeline.format.claiming import Claiming
+from penstock.pipeline.format.claims import claim_of, cut, cut_at_keys
+from penstock.pipeline.format.consumer_options import ConsumerOptions, consumer_options
+from penstock.pipeline.format.leases import releases, settle
+from penstock.pipeline.format.running import (
+    Running,
+    give_back,
+    recovered,
+    resumed,
+    rows_of,
+    slices_of,
 )
-from penstock.model.limits import check_queue_name as check_queue
-from penstock.model.queue import Ordering
-from penstock.pipeline.format.claims import (
-    Batch,
-    Claim,
-    SparkOffset,
-    claim_of,
-    claimed_rows,
-    consumer_schema,
-    cut,
-)
-from penstock.pipeline.format.leases import Leases, acks, releases, settle
-from penstock.pipeline.format.options import SERVER_OPTIONS, Given
-from penstock.pipeline.format.read_back import read_back
-from penstock.pipeline.remote import Remote, Server
+from penstock.pipeline.remote import Remote
 
-__all__ = ["ConsumerOptions", "QueueStream", "queue_stream"]
+__all__ = ["QueueStream", "queue_stream"]
 
 _log: Final = logging.getLogger(__name__)
 
-_OPTIONS: Final = (
-    "queue",
-    "consumer",
-    "leaseMs",
-    "maxOffsetsPerTrigger",
-    "entriesPerPartition",
-    "payload",
-    "failOnDataLoss",
-)
-_MAX_TRIGGER: Final = 1_000_000
 #: How long a claim waits for a message. Spark asks again immediately, so it costs no time; a query
 #: that is stopped waits this long at most.
 _WAIT_MS: Final = 500
-#: Payload bytes after which no more is claimed for a micro-batch.
-_BATCH_BYTES: Final = 64 * 1024 * 1024
 #: Payload bytes per partition.
 _SLICE_BYTES: Final = 16 * 1024 * 1024
-#: Payload bytes sent with a partition: Spark warns of tasks above a million bytes.
-_INLINE_BYTES: Final = 700_000
-
-
-class ConsumerOptions(Struct, frozen=True, kw_only=True):
-    """The queue to consume, and how."""
-
-    server: Server
-    queue: str
-    consumer: str = "spark"
-    lease_ms: int = 60_000
-    per_trigger: int = 10_000
-    """The most deliveries per micro-batch."""
-    per_partition: int = 2_000
-    payload: bool = True
-    fail_on_data_loss: bool = True
-
-
-class Slice(InputPartition):
-    """The claims of one partition, with their rows if these are small and available."""
-
-    def __init__(
-        self, claims: list[Claim], rows: bytes | None, store: StoreIdentity | None
-    ) -> None:
-        self.claims = claims
-        self.rows = rows
-        self.store = store
-        """Of the batch, see :class:`Batch`."""
+#: Characters of a stream's own part of the consumer's name.
+_STREAM_CHARS: Final = 8
 
 
 def queue_stream(options: Mapping[str, str]) -> QueueStream:
     """The reader of ``readStream.format("penstock").option("queue", …)``; checks the options."""
-    given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, *_OPTIONS), "Consuming a queue")
-    usual = ConsumerOptions(server=given.server(), queue=check_queue(given.needed("queue")))
-    lease_ms = given.number("leaseMs", MIN_LEASE_MS, MAX_LEASE_MS)
-    per_trigger = given.number("maxOffsetsPerTrigger", 1, _MAX_TRIGGER)
-    per_partition = given.number("entriesPerPartition", 1, _MAX_TRIGGER)
-    return QueueStream(
-        ConsumerOptions(
-            server=usual.server,
-            queue=usual.queue,
-            consumer=check_name(given.text("consumer") or usual.consumer, "consumer"),
-            lease_ms=lease_ms or usual.lease_ms,
-            per_trigger=per_trigger or usual.per_trigger,
-            per_partition=per_partition or usual.per_partition,
-            payload=given.truth("payload", True),
-            fail_on_data_loss=given.truth("failOnDataLoss", True),
-        )
-    )
+    return QueueStream(consumer_options(options))
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -124,20 +67,23 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         self._remote: Remote | None = None
-        self._leases: Leases | None = None
-        #: The last batch that was claimed here, with its rows; replaced by the next.
-        self._claimed: tuple[int, list[Delivery]] | None = None
-        self._unplanned: list[Receipt] = []
+        self._claiming: Claiming | None = None
+        self._running: Running | None = None
+        #: The stream's own part of the consumer's name, once it is known.
+        self._stream = ""
         #: The number of the last acked batch.
         self._acked = 0
         #: How many more an availableNow query may claim.
         self._left: int | None = None
+        #: Whether Spark has ended this process, rather than been killed itself.
+        self._is_ended = False
 
     # -- planning ----------------------------------------------------------------------
 
     def initialOffset(self) -> SparkOffset:  # noqa: N802
         """The offset before the first batch."""
-        return Batch(0, [], [], self._store()).to_offset()
+        stream = random_prefix()[:_STREAM_CHARS]
+        return Batch(0, [], [], self._store(), stream).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit from ``maxOffsetsPerTrigger``."""
@@ -150,119 +96,99 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
         """Claim the next batch; returns ``start`` if there is nothing to claim."""
-        last, store = Batch.from_offset(start), self._store()
+        last = Batch.from_offset(start)
+        claiming = self._take_up(last)
         if last.number > self._acked:
             # Spark asks for the next batch when this one is committed, but does not repeat the
             # commit for a reader that was restarted.
             self.commit(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.per_trigger
-        deliveries = self._claim(most if self._left is None else min(most, self._left))
+        # A query that ends with the queue does not wait for more messages.
+        wait_ms = _WAIT_MS if self._left is None else 0
+        most = most if self._left is None else min(most, self._left)
+        deliveries = claiming.next(most, wait_ms)
         if not deliveries:
             return start
         if self._left is not None:
             self._left -= len(deliveries)
-        sizes = [delivery.message.size for delivery in deliveries]
-        slices = cut(sizes, self._options.per_partition, _SLICE_BYTES)
-        batch = Batch(last.number + 1, [claim_of(one) for one in deliveries], slices, store)
-        self._claimed = (batch.number, deliveries)
-        self._unplanned = [claim.receipt for claim in batch.claims]
+        deliveries, slices = self._cut(deliveries)
+        claiming.forget_ended()
+        batch = Batch(
+            last.number + 1,
+            [claim_of(delivery) for delivery in deliveries],
+            slices,
+            self._store(),
+            self._stream,
+            min(delivery.claimed_at for delivery in deliveries),
+            dict(claiming.unacked),
+        )
+        self._running = Running(batch, rows_of(deliveries, claiming), deliveries)
         return batch.to_offset()
 
-    def _claim(self, most: int) -> list[Delivery]:
-        """Claim up to ``most``, waiting briefly for the first."""
-        options, remote = self._options, self._open()
-        found: list[Delivery] = []
-        remaining = _BATCH_BYTES
-        # A query that ends with the queue does not wait for more messages.
-        wait_ms = _WAIT_MS if self._left is None else 0
-        while len(found) < most and remaining > 0:
-            count = min(MAX_CLAIM, most - len(found))
-            try:
-                some = remote.ask(
-                    lambda q, count=count, wait_ms=wait_ms: q.claim(  # type: ignore[misc]
-                        options.queue,
-                        limit=count,
-                        consumer=options.consumer,
-                        lease_ms=options.lease_ms,
-                        wait_ms=wait_ms,
-                    )
-                )
-            except PenstockError:
-                if found:
-                    break  # Use what was claimed so far.
-                raise
-            if not some:
-                break
-            lease_ms = some[0].lease_deadline - some[0].claimed_at
-            self._hold([delivery.receipt for delivery in some], lease_ms)
-            found += some
-            size = sum(delivery.message.size for delivery in some)
-            remaining -= size
-            wait_ms = 0
-            # A claim of large payloads gives fewer than there are.
-            if len(some) < count and size < MAX_CLAIM_BYTES // 2:
-                break
-        return found
+    def _cut(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[int]]:
+        most = self._options.per_partition
+        if self._planner().is_ordered:
+            return cut_at_keys(deliveries, most, _SLICE_BYTES)
+        return deliveries, cut([one.message.size for one in deliveries], most, _SLICE_BYTES)
 
     def partitions(self, start: SparkOffset, end: SparkOffset) -> Sequence[InputPartition]:
         """The slices of a batch; one that was claimed before a restart is read from the log."""
         if start == end:
             return []
         batch = Batch.from_offset(end)
-        self._unplanned = []
+        self._take_up(batch)
         if not self._is_ours(batch):
             return []
-        if self._claimed is not None and self._claimed[0] == batch.number:
-            return list(self._slices(batch, self._claimed[1]))
-        # Claims that have not lapsed are still held by this consumer.
-        self._hold([claim.receipt for claim in batch.claims], self._options.lease_ms)
-        return [Slice(part, None, batch.store) for part in batch.parts()]
-
-    def _slices(self, batch: Batch, deliveries: list[Delivery]) -> Iterator[Slice]:
-        begin = 0
-        for part in batch.parts():
-            own = deliveries[begin : begin + len(part)]
-            begin += len(part)
-            small = sum(delivery.message.size for delivery in own) <= _INLINE_BYTES
-            yield Slice(part, _packed(part, own) if small else None, batch.store)
+        running = self._running
+        if running is None or running.batch.number != batch.number:
+            running = self._running = resumed(self._open(), self._planner(), batch)
+        running.is_planned = True
+        return list(slices_of(running)) if running.rows else []
 
     def commit(self, end: SparkOffset) -> None:
         """Ack the batch: the sink has it."""
         batch = Batch.from_offset(end)
-        if batch.number <= self._acked or not self._is_ours(batch):
+        if batch.number <= self._acked:
             return
-        receipts = [claim.receipt for claim in batch.claims]
-        queue = self._options.queue
-        stale = self._open().ask(lambda q: settle(q, queue, acks(receipts)))
-        self._acked = max(self._acked, batch.number)
-        if self._leases is not None:
-            self._leases.drop(receipts)
-        if stale:
+        claiming = self._take_up(batch)
+        if not self._is_ours(batch):
+            return
+        running = self._running
+        if running is None or running.batch.number != batch.number:
+            # It ran in an earlier process.
+            running = recovered(self._open(), claiming, batch)
+        lost = claiming.ack(
+            {message_id: row.receipt for message_id, row in running.rows.items()},
+            dict.fromkeys(running.rows, batch.claimed_at),
+        )
+        self._acked, self._running = batch.number, None
+        if lost:
             _log.warning(
-                "Batch %d: %d of %d claims in %r were lost before the ack and are redelivered.",
-                *(batch.number, len(stale), len(receipts), queue),
+                "Batch %d: %d of %d claims in %r were lost before the ack. The rows are not "
+                "processed again.",
+                *(batch.number, len(lost), len(batch.claims), self._options.queue),
             )
 
     def stop(self) -> None:
-        """End the query and release claims that were never planned."""
-        if self._leases is not None:
-            self._leases.close()
-            self._leases = None
+        """End the query, and give claims back that no sink has."""
+        unused: list[Receipt] = [] if self._claiming is None else self._claiming.close()
+        running, self._running = self._running, None
         if self._remote is None:
             return
         remote, self._remote = self._remote, None
-        receipts, queue = self._unplanned, self._options.queue
+        queue = self._options.queue
         try:
-            if receipts:
-                remote.ask(lambda q: settle(q, queue, releases(receipts)))
+            if running is not None and not running.is_planned:
+                unused += running.receipts
+            elif running is not None and self._is_ended:
+                give_back(remote, self._planner(), running)
+            if unused:
+                remote.ask(lambda q: settle(q, queue, releases(unused)))
         except PenstockError as error:
-            _log.warning("%d claims are available again when they lapse: %s", len(receipts), error)
+            _log.warning("Claims in %r are available again when they lapse: %s", queue, error)
         finally:
             remote.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _store(self) -> StoreIdentity:
-        return self._open().ask(lambda q: q.identity())
 
     def _is_ours(self, batch: Batch) -> bool:
         """Whether the batch was claimed from the store that the server has now.
@@ -281,71 +207,41 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return True
 
-    def _hold(self, receipts: Sequence[Receipt], lease_ms: int) -> None:
-        options = self._options
-        if self._leases is None:
-            info = self._open().ask(lambda q: q.queue(options.queue))
-            ordered = info.policy.ordering is Ordering.PARTITION
-            self._leases = Leases(options.server, options.queue, options.consumer, ordered=ordered)
-        self._leases.hold(receipts, lease_ms)
+    # -- parts -------------------------------------------------------------------------
+
+    def _take_up(self, batch: Batch) -> Claiming:
+        """Continue the stream that made the batch, under its name."""
+        claiming = self._planner()
+        if not self._stream:
+            self._stream = batch.stream or random_prefix()[:_STREAM_CHARS]
+            claiming.consumer = f"{self._options.consumer}-{self._stream}"
+            if batch.store == self._store():
+                claiming.unacked.update(batch.unacked)
+        return claiming
+
+    def _planner(self) -> Claiming:
+        if self._claiming is None:
+            self._claiming = Claiming(self._options, self._open)
+        return self._claiming
+
+    def _store(self) -> StoreIdentity:
+        return self._open().ask(lambda q: q.identity())
 
     def _open(self) -> Remote:
         """The planner's connection. Spark copies the reader for workers before this is opened."""
         if self._remote is None:
             self._remote = self._options.server.open()
             # Spark sends this process SIGTERM; ``stop`` only runs if that raises an exception.
-            signal.signal(signal.SIGTERM, _end)
+            signal.signal(signal.SIGTERM, self._end)
         return self._remote
+
+    def _end(self, number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG002
+        self._is_ended = True
+        raise SystemExit
 
     # -- reading -----------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, in claim order."""
         assert isinstance(partition, Slice)
-        names = consumer_schema(payload=self._options.payload).names
-        if partition.rows is not None:
-            with pa.ipc.open_stream(partition.rows) as reader:
-                for rows in reader:
-                    yield rows.select(names)
-            return
-        with self._options.server.open() as remote:
-            for claims, entries in read_back(remote, self._options.queue, partition.claims):
-                if partition.store is not None:
-                    # After reading: a server that was restarted on another store has other
-                    # messages at the same offsets.
-                    store = remote.ask(lambda q: q.identity())
-                    check_store(store, partition.store, "The batch that is read")
-                self._check(claims, len(entries))
-                kept = [claim for claim in claims if claim.offset in entries]
-                if kept:
-                    messages = [entries[claim.offset].message for claim in kept]
-                    payloads = [entries[claim.offset].payload for claim in kept]
-                    yield claimed_rows(kept, messages, payloads).select(names)
-
-    def _check(self, claims: Sequence[Claim], found: int) -> None:
-        missing = len({claim.offset for claim in claims}) - found
-        if not missing:
-            return
-        gone = OffsetsGone(
-            f"{missing} messages of a batch that is run again are no longer in the log.",
-            field="failOnDataLoss",
-        )
-        if self._options.fail_on_data_loss:
-            raise gone
-        _log.warning("%s They are skipped.", gone.detail)
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    raise SystemExit
-
-
-def _packed(claims: Sequence[Claim], deliveries: Sequence[Delivery]) -> bytes:
-    rows = claimed_rows(
-        claims,
-        [delivery.message for delivery in deliveries],
-        [delivery.payload for delivery in deliveries],
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue())
+        return read_slice(self._options, partition)
