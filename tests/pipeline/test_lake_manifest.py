@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,31 @@ def test_a_run_that_others_took_the_lake_from_commits_nothing(tmp_path: Path) ->
     assert third.refresh().through == 7
     with pytest.raises(Conflict):
         third.hold()
+
+
+@law("A1")
+def test_a_run_makes_the_commit_durable_that_a_killed_one_left(tmp_path: Path) -> None:
+    class Killed(LocalFiles):
+        def sync(self, paths: Sequence[str]) -> None:
+            raise InterruptedError(paths[0])
+
+    synced: list[str] = []
+
+    class Recording(LocalFiles):
+        def sync(self, paths: Sequence[str]) -> None:
+            synced.extend(paths)
+            super().sync(paths)
+
+    begun(tmp_path, "a")
+    killed = Manifest(LocalFiles(tmp_path))
+    killed.begin("b", 0, STORE, lambda _: None)
+    killed._files = Killed(tmp_path)
+    with pytest.raises(InterruptedError) as unsynced:
+        archive(killed, 0, 5)
+    next_run = Manifest(Recording(tmp_path))
+    next_run.begin("c", 0, STORE, lambda _: None)
+    assert next_run.lake.through == 5
+    assert str(unsynced.value) in synced
 
 
 @law("A1")

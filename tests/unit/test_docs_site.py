@@ -24,13 +24,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={"NO_MKDOCS_2_WARNING": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return folder
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 80
@@ -42,6 +43,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_every_error_and_verb_is_there(site: Path) -> None:
     errors = (site / "reference" / "errors.html").read_text()
     names = set(penstock.errors.__all__) - {"PenstockError"}

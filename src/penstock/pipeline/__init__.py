@@ -3,7 +3,7 @@
 ``format`` exposes Penstock as Spark tables, ``lake`` is the permanent copy, ``report`` renders
 reports, ``jobs`` are what users run. A laptop and a cluster differ only in the session's settings.
 Its packages come with the extra ``spark``. A Spark program uses ``register``, ``create_tables``,
-``exactly_once``, ``Flow`` and ``Table`` of this package, and ``lag_of`` for the progress of queries.
+``exactly_once``, ``Flow`` and ``Table`` of this package, and ``lag_of`` for a query's progress.
 """
 
 from __future__ import annotations

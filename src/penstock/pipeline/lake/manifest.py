@@ -303,13 +303,23 @@ class Manifest:
         if not done:
             return False
         version = 0 if snapshot is None else snapshot.version + 1
-        self._files.sync([_commit_path(table, version)])
+        self._sync(table, version, after_another_run=state.kind == "begin")
         self._read(table)
         if MESSAGES in self._states:
             self._combine()
         if version and version % CHECKPOINT_EVERY == 0:
             self._checkpoint(table, version)
         return True
+
+    def _sync(self, table: Table, version: int, *, after_another_run: bool) -> None:
+        """Make a commit durable, and the one before it if a run was killed before it did that."""
+        paths = [_commit_path(table, version)]
+        if after_another_run and version:
+            before = _commit_path(table, version - 1)
+            # It may have been removed, because a checkpoint covers it.
+            if before.rpartition("/")[2] in self._files.names(f"{table}/_delta_log"):
+                paths.append(before)
+        self._files.sync(paths)
 
     def _add_columns(self, table: Table, encoded: dict[str, Any]) -> bool:
         """Begin by adding the columns that an earlier version did not have."""
