@@ -42,7 +42,7 @@ _LOCAL: Final = "local[*]"
 #: messages took a minute with them, nearly all of it for empty tasks.
 _LOCAL_PARTITIONS: Final = "16"
 #: A short job spends most of its processor time in Java's compiler. Without its optimising stage,
-#: the concurrent garbage collector and the web interface, a session and its first query take 6.8
+#: the concurrent garbage collector and the web interface, a session and its first query take 7
 #: instead of 14.2 s of processor time.
 _SHORT_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SHORT: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
