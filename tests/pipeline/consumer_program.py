@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.pipeline.session import spark_session
 from tests.pipeline.sink_program import SETTINGS
