@@ -236,6 +236,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._remote
 
     def _end(self, number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG002
+        # Spark may send it twice, and the second one must not interrupt ``stop``.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._is_ended = True
         raise SystemExit
 
