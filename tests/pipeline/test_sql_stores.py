@@ -42,7 +42,7 @@ def of_every_kind(spark: SparkSession, server: Hosted) -> DataFrame:
     later = server.clock.now() + 60_000
     return spark.range(0, ROWS, 1, 2).selectExpr(
         "concat('row ', id) AS value",
-        "if(id % 10 = 1, concat('k', id), NULL) AS key",
+        "if(id % 10 = 1, concat('k', id), NULL) AS replace_key",
         f"if(id % 10 = 2, {later} + id, NULL) AS deliver_at",
         f"if(id % 10 = 3, {later} + id, NULL) AS expires_at",
         "to_json(named_struct('n', id, 'half', id / 2, 'odd', id % 2 = 1, 'text', 'Grüße 🙂'))"
@@ -88,10 +88,12 @@ def test_a_query_that_is_stopped_moves_a_queue_to_a_topic(
         wait_for_rows(server, query, 20)
     finally:
         query.stop()
-    assert states(server) == (20, 40, 0)
+    # The stopped reader gives its claims back, sooner or later.
+    assert server.ask(lambda q: q.stats("q")).done == 0
     start_copy(changed, server, tmp_path).awaitTermination()
     assert server.payloads("out") == wanted
-    assert states(server) == (0, 0, 60)
+    stats = server.ask(lambda q: q.stats("q"))
+    assert (stats.available, stats.in_flight, stats.done) == (0, 0, 60)
 
 
 def hang(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -117,8 +119,3 @@ def wait_for_rows(server: Hosted, query: StreamingQuery, count: int) -> None:
         assert query.isActive, query.exception()
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def states(server: Hosted) -> tuple[int, int, int]:
-    stats = server.ask(lambda q: q.stats("q"))
-    return stats.available, stats.in_flight, stats.done

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from penstock.cli import printing
 from penstock.cli.amounts import INTERVAL, PERIOD, TIME
-from penstock.cli.options import Family
+from penstock.cli.options import Family, printing_options
 from penstock.cli.pipeline.running import job_options, run, to_pairs
 from penstock.errors import BadInput
 
@@ -287,14 +288,19 @@ def verify(**options: Any) -> None:
 
 
 @pipeline.command
+@printing_options
 def script() -> None:
     """Print the path of the Python file that runs these jobs under spark-submit.
 
+    Give spark-submit this file and then a job with its options: FILE archive --lake ./lake
+
     \b
     Examples:
-      spark-submit --master spark://master:7077 "$(penstock pipeline script)" archive --lake ./lake
+      penstock pipeline script
     """
-    click.echo(Path(__file__).with_name("submit.py"))
+    path = str(Path(__file__).with_name("submit.py"))
+    if not printing.as_json({"path": path}):
+        click.echo(path)
 
 
 @pipeline.command("run")
@@ -309,9 +315,21 @@ def script() -> None:
     help="By default in every pass (--interval).",
 )
 @click.option(
-    "--retention-every", "retention_every_s", type=INTERVAL, default="1d", show_default=True
+    "--retention-every",
+    "retention_every_s",
+    type=INTERVAL,
+    default="1d",
+    show_default=True,
+    help="Time between two passes of retention.",
 )
-@click.option("--report-every", "report_every_s", type=INTERVAL, default="1h", show_default=True)
+@click.option(
+    "--report-every",
+    "report_every_s",
+    type=INTERVAL,
+    default="1h",
+    show_default=True,
+    help="Time between two reports.",
+)
 @click.option(
     "--report-period",
     "report_period_s",
