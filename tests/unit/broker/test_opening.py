@@ -381,8 +381,8 @@ def test_every_verb_is_in_the_table() -> None:
         for name, member in inspect.getmembers(Broker, inspect.iscoroutinefunction)
         if not name.startswith("_")
     }
-    # Filters are checked and completed without the store.
-    storeless = {"close", "end_consuming", "validate_filter", "complete_filter"}
+    # Filters are checked and completed, and settings are read, without the store.
+    storeless = {"close", "end_consuming", "validate_filter", "complete_filter", "server_settings"}
     assert verbs - storeless == VERBS.keys() - WAITS.keys()
 
 

@@ -34,6 +34,11 @@ async def second(broker: Broker) -> Any:
     await host.stop()
 
 
+def calls(host: Host) -> int:
+    """The calls that a server got, without questions for the role of servers."""
+    return sum(request.path != "/healthz" for request in host.requests)
+
+
 def test_a_client_can_be_made_before_there_is_an_event_loop() -> None:
     q = penstock.connect("http://localhost:8080")
     assert q.url == "http://localhost:8080"
@@ -56,7 +61,7 @@ async def test_the_next_server_answers_if_the_first_cannot_be_reached(
         await q.publish("t", b"x")
         await q.publish("t", b"y")
     assert await broker.log_end() == 2
-    assert len(second.requests) == 2
+    assert calls(second) == 2
 
 
 @law("P4")
@@ -67,7 +72,7 @@ async def test_a_publish_whose_reply_was_lost_is_stored_once(
         host.fault(Fault.LOSE)
         await q.publish("t", b"x")
     assert await broker.log_end() == 1
-    assert (len(host.requests), len(second.requests)) == (1, 1)
+    assert (calls(host), calls(second)) == (1, 1)
 
 
 async def test_a_busy_server_is_left(host: Host, second: Host) -> None:
@@ -75,7 +80,7 @@ async def test_a_busy_server_is_left(host: Host, second: Host) -> None:
         host.fault(problem(Busy("stopping", retry_after_ms=1)))
         await q.queues()
         await q.queues()
-    assert (len(host.requests), len(second.requests)) == (1, 2)
+    assert (calls(host), calls(second)) == (1, 2)
 
 
 async def test_a_call_that_may_have_taken_effect_is_not_sent_to_the_next_server(
