@@ -18,8 +18,8 @@ from typing import Final
 
 __all__ = ["SLICE_S", "Slice", "Turns"]
 
-#: How long a slice may take.
-SLICE_S: Final = 0.005
+#: After how long a slice ends. It finishes the step that it is in, and must not take 5 ms in all.
+SLICE_S: Final = 0.0045
 #: The longest pause after a slice.
 _LONGEST_PAUSE_S: Final = 0.05
 #: Timers have this resolution, so shorter slices are added up until they justify a pause.
