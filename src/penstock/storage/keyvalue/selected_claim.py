@@ -1,11 +1,12 @@
 """Claims with a selector: take the waiting deliveries that match, and leave the others alone.
 
-A claim that needs more than one slice takes nothing before its last one, so that no delivery has
-to be given back, which would wake consumers that wait.
+A claim that needs more than one slice changes nothing before its last one, so that no delivery has
+to be given back, which would wake consumers that wait, and those that end do so in one commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nsmallest
 
 from penstock.errors import StoreCorrupt
@@ -18,6 +19,10 @@ from penstock.storage.keyvalue.partition import Partition
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["take_selected"]
+
+_End = Callable[[Queue, Entry, int], object]
+#: Entries in order, each with how it ends, or None if the claim takes it.
+_Plan = list[tuple[Entry, _End | None]]
 
 
 def take_selected(
@@ -44,53 +49,54 @@ def take_selected(
             return _take_from_heads(queue, heads, limit, now, taken, selector, most_moves)
         finally:
             queue.partitions.claim_ended()
-    found: list[Entry] = []
-    moved = _find(queue, limit, now, found, selector, most_moves)
-    if moved is not None:
-        taken += [queue.take_available(entry.claim_id) for entry in found]
-    return moved
+    plan = _plan(queue, limit, now, selector, most_moves)
+    return None if plan is None else _carry_out(queue, plan, now, taken, most_moves)
 
 
-def _find(
-    queue: Queue,
-    limit: int,
-    now: int,
-    found: list[Entry],
-    selector: ClaimSelector,
-    most_moves: int,
-) -> int | None:
-    """Find the first matching entries, in order; they stay on the shelf."""
-    moved = 0
+def _plan(
+    queue: Queue, limit: int, now: int, selector: ClaimSelector, most_moves: int
+) -> _Plan | None:
+    """Decide what becomes of the first entries, in order, and change nothing."""
+    plan: _Plan = []
+    found = moves = 0
     remaining = MAX_CLAIM_BYTES
     for bucket in queue.shelf.in_order():
-        for entry in tuple(bucket.available.values()):
-            if len(found) == limit or moved == most_moves:
-                return moved
+        for entry in bucket.available.values():
+            if found == limit or moves == most_moves:
+                return plan
             message = entry.message
+            end: _End | None = None
             if not queue.is_dead_letter and is_expired(message.expires_at, now):
-                if queue.must_wait:
-                    return most_moves
-                expire_available(queue, entry, now)
-                moved += 1
+                end = expire_available
+            elif not selector.knows(message) and selector.is_spent:
+                return plan
+            elif not selector.knows(message) and selector.is_slice_over:
+                return None
+            elif not selector.takes(message):
                 continue
-            if not selector.knows(message):
-                if selector.is_spent:
-                    return moved
-                if selector.is_slice_over:
-                    return None
-            if not selector.takes(message):
-                continue
-            if is_exhausted(queue, entry):
-                if queue.must_wait:
-                    return most_moves
-                exhaust(queue, entry, now)
-                moved += 1
-                continue
-            remaining -= message.size
-            if remaining < 0 and found:
-                queue.ready()  # Consumers that wait claim the rest.
-                return moved
-            found.append(entry)
+            elif is_exhausted(queue, entry):
+                end = exhaust
+            else:
+                remaining -= message.size
+                if remaining < 0 and found:
+                    queue.ready()  # Consumers that wait claim the rest.
+                    return plan
+                found += 1
+            moves += end is not None
+            plan.append((entry, end))
+    return plan
+
+
+def _carry_out(queue: Queue, plan: _Plan, now: int, taken: list[Entry], most_moves: int) -> int:
+    moved = 0
+    for entry, end in plan:
+        if end is None:
+            taken.append(queue.take_available(entry.claim_id))
+            continue
+        if queue.must_wait:
+            return most_moves
+        end(queue, entry, now)
+        moved += 1
     return moved
 
 

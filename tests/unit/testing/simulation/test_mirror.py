@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import Conflict
-from penstock.model.delivery import Ack
+from penstock.filters import parse
+from penstock.model.delivery import Ack, Nack
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import EngineOptions
@@ -106,3 +109,22 @@ def test_a_cursor_that_skipped_an_entry_is_found() -> None:
     (answer, picture) = compared(scenario)
     assert answer.startswith("assign('t', 'q')")
     assert picture
+
+
+def test_deliveries_that_a_selective_claim_ends_in_several_slices_end_in_one_commit() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        engine._turns.slice_s = 0  # The claim decides one delivery per slice.
+        reporting = QueuePolicy(filter="topic = 'topic'", events=("failed",))
+        await mirror.put_queue(T, Q, reporting, Start())
+        await mirror.put_queue(T, "events", QueuePolicy(filter="event = 'message.failed'"), Start())
+        # The claim reaches the second message first.
+        messages = [NewMessage(b"low", priority=0), NewMessage(b"high", priority=9)]
+        await mirror.publish(T, "topic", messages)
+        for delivery in await mirror.claim(T, Q, "c", 2, None, None):
+            await mirror.settle(T, Q, [Nack(delivery.receipt, delay_ms=0)])
+        await mirror.put_queue(T, Q, replace(reporting, max_attempts=1), Start())
+        assert await mirror.claim(T, Q, "c", 2, None, parse("priority >= 0")) == []
+        reports = await mirror.claim(T, "events", "c", 2, None, None)
+        assert [json.loads(report.payload)["message_id"] for report in reports] == [0, 1]
+
+    assert compared(scenario) == []
