@@ -181,6 +181,10 @@ class Log:
             self.open_segment(first, now)
         return first
 
+    def return_unused(self, first: int) -> None:
+        """Return the end of the last reservation, from ``first`` on: duplicates are not appended."""
+        self.next_offset = first
+
     def draw_position(self) -> int:
         """A number above all offsets so far and below all later ones; no entry has it."""
         position = self.next_offset

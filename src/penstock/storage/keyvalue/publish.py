@@ -169,6 +169,7 @@ class Plan:
                 offset = self._decide(topic, part, offset)
                 self._check_fan_out()
                 yield
+        self._core.log.return_unused(offset)
 
     def _check_fan_out(self) -> None:
         """Refuse more deliveries than one publish may make, before more messages are planned."""

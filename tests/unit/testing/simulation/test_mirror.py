@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from penstock.errors import Conflict
 from penstock.filters import parse
-from penstock.model.delivery import Ack, Nack
-from penstock.model.message import NewMessage
+from penstock.model.delivery import Ack, Nack, Reject
+from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
@@ -126,5 +126,19 @@ def test_deliveries_that_a_selective_claim_ends_in_several_slices_end_in_one_com
         assert await mirror.claim(T, Q, "c", 2, None, parse("priority >= 0")) == []
         reports = await mirror.claim(T, "events", "c", 2, None, None)
         assert [json.loads(report.payload)["message_id"] for report in reports] == [0, 1]
+
+    assert compared(scenario) == []
+
+
+def test_an_event_follows_the_messages_of_its_settle_although_one_was_a_duplicate() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        reporting = QueuePolicy(filter="topic = 'topic'", events=("failed",))
+        await mirror.put_queue(T, Q, reporting, Start())
+        await mirror.put_queue(T, "events", QueuePolicy(filter="event = 'message.failed'"), Start())
+        await mirror.publish(T, "topic", [NewMessage(b"1", id="k")])
+        (delivery,) = await mirror.claim(T, Q, "c", 1, None, None)
+        again = Outgoing("topic", [NewMessage(b"1", id="k"), NewMessage(b"2")])
+        await mirror.settle(T, Q, [Reject(delivery.receipt)], [again])
+        assert len(await mirror.claim(T, "events", "c", 1, None, None)) == 1
 
     assert compared(scenario) == []
