@@ -107,6 +107,11 @@ def _delegate(name: str) -> Callable[..., Any]:
         self._uses[engine] = self._uses.get(engine, 0) + 1
         try:
             return await getattr(engine, name)(*args, **options)
+        except StoreClosed:
+            if self._is_closed:
+                raise
+            # This server has stepped down meanwhile. ``StoreClosed`` would end its keepers.
+            raise not_writer(self.role) from None
         finally:
             self._release(engine)
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.errors import NotWriter, StoreClosed
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
@@ -67,3 +68,21 @@ async def test_a_server_that_opens_the_store_is_not_fenced_while_it_does(
     assert not await engine._is_vacant()
     now = 3.0  # It has ended before it could write.
     assert await engine._is_vacant()
+
+
+async def test_a_call_that_outlives_the_writers_role_is_told_so(tmp_path: Path) -> None:
+    """``StoreClosed`` would end the keepers, which are needed when this server writes again."""
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store?lease_ms=1000"))
+    engine = await FailoverEngine.open(location, EngineOptions(), "http://one")
+    writer = engine._writer
+    assert writer is not None
+    async with writer._sweeping:
+        sweep = asyncio.create_task(engine.sweep(10))
+        await asyncio.sleep(0)
+        engine._step_down()
+        await asyncio.wait(engine._closing)
+    with pytest.raises(NotWriter):
+        await sweep
+    await engine.close()
+    with pytest.raises(StoreClosed):
+        await engine.sweep(10)
