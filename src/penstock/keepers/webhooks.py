@@ -35,6 +35,7 @@ from penstock.model.webhooks import (
     webhook_queue,
 )
 from penstock.storage.contract import Engine
+from penstock.storage.engine_options import not_writer
 
 __all__ = ["WebhookCalls"]
 
@@ -70,6 +71,10 @@ class WebhookCalls:
 
     async def run(self) -> Pass:
         """Read the webhooks, start and stop their deliveries, and look at the watched queues."""
+        if self._engine.role.is_standby:
+            # Reading them would open the whole store, again in each pass.
+            await self.close()
+            raise not_writer(self._engine.role)
         found = {
             name: decode_webhook(name, value)
             for name, value in await self._engine.list_documents(WEBHOOK_KIND)

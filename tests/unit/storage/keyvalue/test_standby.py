@@ -9,10 +9,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.errors import NotWriter, StoreClosed
+from penstock.broker import BrokerOptions
+from penstock.errors import NotWriter, StoreClosed, StoreUnavailable
+from penstock.keepers.catch_up import CatchUp
+from penstock.keepers.sweep import Sweep
+from penstock.keepers.webhooks import WebhookCalls
 from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue import standby
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.standby import FailoverEngine
 from penstock.testing.laws import law
 
@@ -86,3 +92,25 @@ async def test_a_call_that_outlives_the_writers_role_is_told_so(tmp_path: Path) 
     await engine.close()
     with pytest.raises(StoreClosed):
         await engine.sweep(10)
+
+
+async def test_the_keepers_of_a_server_that_stands_by_do_not_open_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening reads every queue, which takes seconds of a deep store."""
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store?lease_ms=10000"))
+    writer = await FailoverEngine.open(location, EngineOptions(), "http://one")
+    engine = await FailoverEngine.open(location, EngineOptions(), "http://two")
+    opened: list[object] = []
+
+    async def open_view(*given: object) -> KeyValueEngine:
+        opened.append(given)
+        raise StoreUnavailable("not in this test")
+
+    monkeypatch.setattr(standby, "open_view", open_view)
+    for keeper in (Sweep(engine), CatchUp(engine), WebhookCalls(engine, BrokerOptions())):
+        with pytest.raises(NotWriter):
+            await keeper.run()
+    assert opened == []
+    await engine.close()
+    await writer.close()
