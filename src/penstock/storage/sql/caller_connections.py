@@ -7,12 +7,12 @@ A dialect uses its own driver directly, and runs the same SQL through ``Cursors`
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import BadInput
+from penstock.storage.threads import in_thread
 
 __all__ = ["Cursors", "Ran", "driver_connection", "driver_name"]
 
@@ -70,27 +70,8 @@ async def _answer(call: Callable[[], Any]) -> Any:
 
     A synchronous call is made in a thread, as on every blocking driver.
     """
-    value = await _in_thread(call)
+    value = await in_thread(call)
     return await value if inspect.isawaitable(value) else value
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """The result of a call that uses the caller's connection, in a thread.
-
-    A cancellation waits until the thread is done with the connection: what undoes the publish, or
-    the caller, uses it next, and drivers allow one thread at a time.
-    """
-    work = asyncio.ensure_future(asyncio.to_thread(call))
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        work.exception()  # Not to be reported: the caller was cancelled.
-        raise cancelled
-    return work.result()
 
 
 def _of_django(given: Any) -> object:
@@ -126,7 +107,7 @@ class Cursors:
             if inspect.iscoroutinefunction(cursor.execute):
                 return await _run_async(cursor, sql)
             # The caller waits for the publish, so no other thread uses the connection.
-            return await _in_thread(lambda: _run(cursor, sql))
+            return await in_thread(lambda: _run(cursor, sql))
         except Exception as error:
             raise self._translate(error) from error
 
