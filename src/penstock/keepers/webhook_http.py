@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -33,6 +33,9 @@ _MAX_RETRY_AFTER_S: Final = 24 * 3600
 #: Lookups have threads of their own. A name server that does not answer holds one for many seconds,
 #: and commits need the loop's own threads.
 _LOOKUPS: Final = ThreadPoolExecutor(16, thread_name_prefix="penstock-lookup")
+_Lookup: TypeAlias = tuple[asyncio.AbstractEventLoop, str, int]
+#: The lookups under way.
+_looking: dict[_Lookup, asyncio.Future[Any]] = {}
 
 
 class CallFailed(Exception):
@@ -110,9 +113,7 @@ async def _post(
 async def _connect(
     host: str, port: int, tls: ssl.SSLContext | None, *, allow_private: bool
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look_up)
-    addresses = list(dict.fromkeys(str(place[0]) for *_, place in found))
+    addresses = await _addresses(host, port)
     allowed = [
         address
         for address in addresses
@@ -134,6 +135,26 @@ async def _connect(
             error = failed
     assert error is not None
     raise error
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a host. Calls at the same time share a lookup, and so one thread."""
+    loop = asyncio.get_running_loop()
+    key = (loop, host, port)
+    looking = _looking.get(key)
+    if looking is None:
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        looking = _looking[key] = loop.run_in_executor(_LOOKUPS, look_up)
+        looking.add_done_callback(partial(_looked_up, key))
+    # Shielded: this call may be out of time, and others wait for the same answer.
+    found = await asyncio.shield(looking)
+    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+
+
+def _looked_up(key: _Lookup, looking: asyncio.Future[Any]) -> None:
+    del _looking[key]
+    if not looking.cancelled():
+        looking.exception()  # All calls that waited for it may be out of time.
 
 
 async def _read_reply(reader: asyncio.StreamReader) -> Reply:

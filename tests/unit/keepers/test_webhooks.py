@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from penstock import Backoff, Broker, BrokerOptions, EngineOptions, Nack
@@ -265,6 +266,37 @@ async def test_a_name_server_that_does_not_answer_holds_up_nothing_else(
     finally:
         answered.set()
         await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_name_server_that_does_not_answer_holds_up_no_other_webhook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant could keep the webhooks of all others from being called."""
+    answered, asked, really = threading.Event(), [], socket.getaddrinfo
+
+    def look_up(host: str, *given: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return really(host, *given, **options)
+        asked.append(host)
+        answered.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    webhook = Webhook(id="x", url="http://slow.example/", queue="q", events=("message.done",))
+    options = WebhookOptions(timeout_ms=60_000)
+    slow = [asyncio.ensure_future(http.post(webhook, {}, b"", options)) for _ in range(64)]
+    try:
+        async with Receiver() as receiver:
+            await asyncio.sleep(0)
+            other = replace(webhook, url=receiver.url)
+            patient = replace(PRIVATE, timeout_ms=20_000)
+            assert (await http.post(other, {}, b"{}", patient)).ok
+        slow[0].cancel()  # The others still get the answer.
+    finally:
+        answered.set()
+        ended = await asyncio.gather(*slow, return_exceptions=True)
+    assert len(asked) == 1
+    assert [type(error) for error in ended[1:]] == [http.AddressRefused] * 63
 
 
 @pytest.mark.parametrize(
