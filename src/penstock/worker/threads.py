@@ -44,8 +44,9 @@ class Threads:
         future: Future[object] = Future()
         context = contextvars.copy_context()
         if self._started < self._count:
-            self._started += 1
-            Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+            name = f"{self._name}-{self._started + 1}"
+            Thread(target=self._work, name=name, daemon=True).start()
+            self._started += 1  # Not before: the system may refuse a thread.
         self._jobs.put(_Job(future, partial(context.run, function)))
         return future
 

@@ -537,3 +537,30 @@ async def test_an_error_that_cannot_pass_stops_everything_gracefully(
         await asyncio.wait_for(run.task, 60)
     assert done == ["begun", "done"]
     assert (await q.stats("other")).done == 1
+
+
+async def test_a_thread_that_cannot_be_started_is_not_counted(
+    app: App, q: Spy, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, it would be waited for by every later delivery."""
+    handled: list[int] = []
+
+    @app.worker("q", concurrency=1, retry_ms=0)
+    def handler(number: int) -> None:
+        handled.append(number)
+
+    real, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def start_thread(thread: threading.Thread) -> None:
+        if failures and thread.name.startswith("q-"):
+            raise failures.pop()
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_thread)
+    (only,) = await publish(q, 1)
+    run = start()
+    result = await asyncio.wait_for(q.result("q", only, wait_ms=30_000), 20)
+    await run.stop()
+    assert result is not None
+    assert result.attempts == 2
+    assert handled == [0]
