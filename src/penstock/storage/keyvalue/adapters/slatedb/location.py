@@ -167,9 +167,15 @@ def _profile(url: SplitResult, name: str) -> dict[str, str]:
     """Credentials and region of a profile, as the tools of AWS read them."""
     home = Path.home() / ".aws"
     read: Callable[[str, Path], Path] = lambda key, path: Path(os.environ.get(key) or path)  # noqa: E731
-    secrets, general = configparser.ConfigParser(), configparser.ConfigParser()
-    secrets.read(read("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"))
-    general.read(read("AWS_CONFIG_FILE", home / "config"))
+    # Raw: a secret may contain a percent sign.
+    secrets, general = configparser.RawConfigParser(), configparser.RawConfigParser()
+    try:
+        secrets.read(read("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"))
+        general.read(read("AWS_CONFIG_FILE", home / "config"))
+    except (configparser.Error, UnicodeDecodeError) as error:
+        # Without the text of the error, which may quote a line with a secret.
+        kind = type(error).__name__
+        raise _bad(url, f"names a profile, and AWS's files cannot be read: {kind}") from None
     section = name if name == "default" else f"profile {name}"
     found = {
         **(dict(general[section]) if section in general else {}),

@@ -1,5 +1,6 @@
 """URLs of SlateDB stores."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,6 +36,25 @@ def test_explicit_credentials_are_not_shown():
         "allow_http": "true",
     }
     assert location.name == "slatedb+s3://bucket/a"
+
+
+@pytest.mark.parametrize("general", ["[default]\nregion = x\n", "no section"])
+def test_a_secret_of_a_profile_may_be_any_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, general: str
+) -> None:
+    """AWS's files have no interpolation; and an error must not show the secret."""
+    (tmp_path / "credentials").write_text(
+        "[work]\naws_access_key_id = k\naws_secret_access_key = 100%secret\n"
+    )
+    (tmp_path / "config").write_text(general)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if general.startswith("["):
+        config = dict(parsed("slatedb+s3://bucket/a?profile=work").config)
+        assert config["aws_secret_access_key"] == "100%secret"
+    else:
+        with pytest.raises(BadUrl, match="cannot be read"):
+            parsed("slatedb+s3://bucket/a?profile=work")
 
 
 def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch):
