@@ -49,20 +49,25 @@ class Role(Struct, frozen=True):
     """What a server does with a store that several servers open."""
 
     name: str = "writer"
-    """``writer``, or ``standby`` while another server writes."""
+    """``writer``; ``standby`` while another server writes; ``reader`` if this one never will."""
     writer: str | None = None
     """The URL of the server that writes, if it is known."""
 
     @property
     def is_standby(self) -> bool:
-        """Whether another server writes."""
-        return self.name == "standby"
+        """Whether only another server writes."""
+        return self.name != "writer"
 
 
 def not_writer(role: Role) -> NotWriter:
-    """The refusal of a server that stands by."""
+    """The refusal of a server that stands by or only reads."""
+    what = (
+        "The store was opened with reader=true, which only reads."
+        if role.name == "reader"
+        else "This server stands by for the store."
+    )
     where = f" {role.writer} writes to it." if role.writer else ""
-    return NotWriter(f"This server stands by for the store.{where}", writer=role.writer)
+    return NotWriter(what + where, writer=role.writer)
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -166,11 +166,12 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self = cls(location, options, url)
         if location.reader:
             self._record = await asyncio.to_thread(self._watch.writer)
+            self._task = self._loop.create_task(self._follow(), name="penstock-reader")
             return self
         await asyncio.to_thread(check_bucket, location, options.random(8).hex())
         if await self._is_vacant():
             try:
-                await self._take_over()
+                await self._take_over(logging.INFO)
             except (NotWriter, CommitFailed) as error:
                 # Another server opened it at the same moment, and fenced this one.
                 _log.warning("This server stands by: %s", error.detail)
@@ -181,7 +182,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
     def role(self) -> Role:
         if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
-        return Role("standby", self._record.url if self._record else None)
+        name = "reader" if self._location.reader else "standby"
+        return Role(name, self._record.url if self._record else None)
 
     @property
     def turns(self) -> Turns:
@@ -225,6 +227,18 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         if self._closing:
             await asyncio.wait(self._closing)
         await asyncio.to_thread(self._watch.close)
+
+    async def _follow(self) -> None:
+        """Keep the URL of the writer up to date, which callers of a reader are given."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._watch.poll_s):
+                    await self._lost.wait()
+                return  # Closed.
+            try:
+                self._record = await asyncio.to_thread(self._watch.writer)
+            except PenstockError as error:
+                _log.warning("The writer cannot be read: %s", error.detail)
 
     # -- the writer's role -------------------------------------------------------------
 
@@ -281,7 +295,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         silent_ms = min(record.lease_ms << self._openings, self._location.timeout_ms)
         return max(silent_ms, record.lease_ms) / 1000 + self._extra_s
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, level: int = logging.WARNING) -> None:
         adapter = await asyncio.to_thread(
             SlateDBAdapter,
             self._location,
@@ -295,7 +309,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self.clock = engine.clock
         self._lost.clear()
         self._writer = engine
-        _log.warning("This server writes to %s now.", self._location.name)
+        _log.log(level, "This server writes to %s now.", self._location.name)
         for tenant in await engine.tenants():
             # Calls that waited while another server wrote may find something.
             for queue in await engine.list_queues(tenant):

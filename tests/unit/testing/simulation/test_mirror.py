@@ -22,14 +22,22 @@ from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictu
 T, Q = "t", "q"
 
 
-def compared(scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None]]) -> list[str]:
-    """Run a scenario on a mirror; returns the differences that the mirror found."""
+def compared(
+    scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None]],
+    *,
+    frozen: bool = True,
+    **settings: Any,
+) -> list[str]:
+    """Run a scenario on a mirror; returns the differences that the mirror found.
+
+    Time passes if it is not ``frozen``. ``settings`` are those of the engine.
+    """
     loop = SimulatedLoop(1)  # type: ignore[abstract]
     found: list[str] = []
 
     async def main() -> None:
         options = EngineOptions(clock=SimulatedClock(loop), jitter=lambda _: 0)
-        engine = await KeyValueEngine.open(MemoryAdapter(), options)
+        engine = await KeyValueEngine.open(MemoryAdapter(), options, **settings)
         oracle = Oracle(options)
         comparison = Comparison(oracle)
         await scenario(Mirror(loop, engine, comparison), engine, oracle)
@@ -39,7 +47,7 @@ def compared(scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None
             found.append(where)
         await engine.close()
 
-    loop.frozen = True  # A queue that a scenario creates on each side gets one creation time.
+    loop.frozen = frozen  # A queue that a scenario creates on each side gets one creation time.
     loop.run_until_complete(main())
     loop.close()
     return found
@@ -142,3 +150,21 @@ def test_an_event_follows_the_messages_of_its_settle_although_one_was_a_duplicat
         assert len(await mirror.claim(T, "events", "c", 1, None, None)) == 1
 
     assert compared(scenario) == []
+
+
+# -- a settle and claim that appends dead-letter copies in between --------------------------------
+
+
+def test_time_stands_still_between_settle_and_claim() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        del engine, oracle
+        await mirror.put_queue(
+            T, Q, QueuePolicy(dead_letter_topic="dead", lease_ms=10_000), Start()
+        )
+        await mirror.publish(T, "topic", [NewMessage(b"%d" % n) for n in range(40)])
+        rejected = [Reject(found.receipt) for found in await mirror.claim(T, Q, "c", 20, None)]
+        reply, granted = await mirror.settle_and_claim(T, Q, rejected, "c", 20, None)
+        assert (len(reply.outcomes), len(granted)) == (20, 20)
+
+    # One copy per slice, and time may pass between two.
+    assert compared(scenario, frozen=False, slice_s=0.0) == []
