@@ -22,7 +22,7 @@ from penstock.model.limits import check_name
 from penstock.model.policy_fields import PolicyChanges
 from penstock.model.queue import QueuePolicy, TopicPolicy, check_events, check_topic_policy
 from penstock.model.queue_events import RESERVED_PREFIX, MessageEvent, check_unreserved
-from penstock.model.webhooks import message_events
+from penstock.model.webhooks import message_events, watches
 from penstock.wire.decode_errors import explain
 
 __all__ = ["Change", "find_changes", "make_change"]
@@ -86,7 +86,9 @@ async def _webhook_events(
     if any(queues[name].events for name in known if name in queues):
         with suppress(Forbidden):  # Then the difference is shown, and applying it changes nothing.
             for webhook in await q.webhooks():
-                needed[webhook.queue] = (*needed.get(webhook.queue, ()), *message_events(webhook))
+                for name in known:
+                    if watches(webhook, name):
+                        needed[name] = (*needed.get(name, ()), *message_events(webhook))
     return needed
 
 

@@ -142,10 +142,11 @@ def test_an_export_applies_to_its_own_store_without_changes(sh: Shell, tmp_path:
     assert set(tables["queues"]["all"]) == set(QueuePolicy.__struct_fields__) - {"paused"}
 
 
-def test_events_that_a_webhook_needs_are_no_change(sh: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", ["orders", "o*"])
+def test_events_that_a_webhook_needs_are_no_change(sh: Shell, tmp_path: Path, queue: str) -> None:
     sh("queue", "create", "orders", "--event", "expired")
     copy = write(tmp_path / "export.toml", sh("export").stdout)
-    hook = ("webhook", "add", "ops", "https://example.com/x", "--queue", "orders")
+    hook = ("webhook", "add", "ops", "https://example.com/x", "--queue", queue)
     sh(*hook, "--event", "message.done")
     assert sh.json("apply", "-f", copy)["changes"] == []
     sh("queue", "update", "orders", "--event", "failed")
