@@ -25,8 +25,8 @@ SELECT queue, phase, sum(tallied), sum(found) FROM (
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, phase HAVING sum(tallied) <> sum(found)
 """
-#: The same for the unsettled deliveries of the partitions of ordered queues. Deliveries that moved to
-#: the back of another queue, whose row key is behind their segment, have their message there.
+#: The same for the unsettled deliveries of the partitions of ordered queues. In other queues, rows
+#: that moved to the back (their row key is behind their segment) have their message there.
 _MISCOUNTED_PARTITIONS: Final = """
 SELECT queue, partition_key, sum(tallied), sum(found) FROM (
     SELECT queue, partition_key, unsettled AS tallied, 0 AS found FROM penstock_partition
