@@ -45,6 +45,7 @@ __all__ = [
     "message_id",
     "numbered",
     "pack_members",
+    "pack_moved",
     "phases_of",
     "seal",
     "segment_of",
@@ -290,6 +291,8 @@ class Row(NamedTuple):
     until: int | None
     """When the group is due, lapses or expires; after it was settled, when that was."""
     partition_key: bytes | None
+    """In an ordered queue the partition, if the group is live. Of a delivery that was sent to the
+    back, its message id: the index finds the lowest one."""
     consumer: str | None
     members: bytes | None
     record: bytes
@@ -396,16 +399,26 @@ class DeliveryGroup:
         """The group in its stored form."""
         record = self.record
         partition = record.partition if self.phase in LIVE else None
+        if record.position is not None:
+            # Only unordered queues have such rows, so the column and its index are free.
+            key: bytes | None = pack_moved(self.first)
+        else:
+            key = None if partition is None else partition.encode()
         return Row(
             *self.key(),
             self.segment,
             len(self.members),
             self.until,
-            None if partition is None else partition.encode(),
+            key,
             record.consumer,
             pack_members(self.members),
             record.pack(),
         )
+
+
+def pack_moved(message: int) -> bytes:
+    """The message of a delivery that was sent to the back, in the order of the database."""
+    return message.to_bytes(8, "big")
 
 
 def pack_members(members: Sequence[int]) -> bytes:
