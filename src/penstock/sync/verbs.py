@@ -49,7 +49,7 @@ from penstock.model.message import (
 from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.model.runs import Run
+from penstock.model.runs import Run, StoredReport
 from penstock.model.server_settings import ServerSettings
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
@@ -629,6 +629,14 @@ class SyncVerbs(BlockingVerbs):
     def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
+
+    def put_report(self, page: str) -> None:
+        """Store the page of a report, for the console; it replaces the one before."""
+        self._run(self._verbs.put_report, page)
+
+    def report(self) -> StoredReport | None:
+        """The newest report, or None if there is none."""
+        return self._run(self._verbs.report)
 
     def server_settings(self) -> ServerSettings:
         """The settings of the server that jobs and commands depend on."""

@@ -299,6 +299,11 @@ async def pipeline_runs(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.runs("archive")
     yield await q.runs("archive", 1)
     yield await q.runs("nobody")
+    yield await q.report()
+    for page in ("<p>eins</p>", "<p>größer</p>"):
+        await q.put_report(page)
+        clock.advance(5)
+    yield await q.report()
 
 
 async def webhooks(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
@@ -476,6 +481,10 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.peek("jobs", cursor="zz"),
         bad.peek("jobs", cursor=7),
         bad.peek("jobs", where="n > "),
+        bad.put_report(7),
+        bad.put_report(""),
+        bad.put_report("\ud800"),
+        bad.put_report("x" * (4 * 2**20 + 1)),
         bad.put_run(7),
         bad.put_run(replace(run, id="a/b")),
         bad.put_run(replace(run, job=7)),

@@ -181,6 +181,15 @@ def export(**options: Any) -> None:
 @click.option(
     "--until", "until_ms", type=TIME, help="The end of the period, in ISO form; by default now."
 )
+@click.option(
+    "--of-tenant",
+    "tenants",
+    multiple=True,
+    metavar="NAME=CREDENTIAL",
+    callback=to_pairs,
+    help="A report for this tenant below --output, and a page that compares all of them; may be "
+    "repeated. A credential may be file: and a path.",
+)
 @job_options
 def report(**options: Any) -> None:
     """Report what changed, what needs attention and why messages failed.
@@ -192,6 +201,7 @@ def report(**options: Any) -> None:
       penstock pipeline report --output ./report
       penstock pipeline report --lake ./lake --period 7d
       penstock pipeline report --lake ./lake --period 1d --until 2026-11-01
+      penstock pipeline report --output ./report --of-tenant shop=file:shop.key
     """
     from penstock.pipeline.jobs.report import report as job  # noqa: PLC0415
 

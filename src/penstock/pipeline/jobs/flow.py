@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["run_flow"]
+__all__ = ["reason_of", "run_flow"]
 
 #: Between two looks at a running query.
 _LOOK_S: Final = 0.5
@@ -35,6 +35,8 @@ _MAX_PAUSE_S: Final = 60.0
 _MORE_FAILURES: Final = 5
 #: How long a query that is asked to end may take to finish its micro-batch.
 _FINISH_S: Final = 30.0
+#: Where Spark begins to describe the query of an error.
+_QUERY: Final = "=== Streaming Query ==="
 
 
 def run_flow(context: JobContext, *, flow: Flow, checkpoints: str) -> Summary:
@@ -86,7 +88,7 @@ class _FlowRun:
                 query.stop()
         self._count(query, seen)
         error = query.exception()
-        return None if error is None else _reason(str(error))
+        return None if error is None else reason_of(str(error))
 
     def _start(self) -> StreamingQuery:
         context, flow = self._context, self._flow
@@ -164,8 +166,14 @@ class _FlowRun:
         }
 
 
-def _reason(text: str) -> str:
+def reason_of(text: str) -> str:
     """The line of a query's error that says what went wrong."""
+    # Spark appends a description of the query, whose lines look like errors.
+    text = text.partition(_QUERY)[0] or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if ": " in line and line.split(":")[0].isidentifier()]
+    errors = [line for line in lines if ": " in line and _is_error(line.split(":")[0])]
     return (errors[-1] if errors else lines[0] if lines else "unknown error")[:500]
+
+
+def _is_error(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
