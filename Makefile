@@ -24,7 +24,7 @@ PYTHONS ?=
 JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    systemd:systemd-analyze chromium $(JAVA) nodejs:node npm
+    systemd:systemd-analyze prometheus:promtool chromium $(JAVA) nodejs:node npm
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores two more are worth it: many tests wait for a server or for Java.
@@ -32,7 +32,7 @@ WORKERS ?= 4
 CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
-CODE := $(wildcard src tests bench examples website)
+CODE := $(wildcard src tests bench examples website deploy/health.py)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
