@@ -252,6 +252,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
                     self._step_down()
             except PenstockError as error:
                 _log.warning("The store cannot be watched or opened: %s", error.detail)
+            except Exception:  # noqa: BLE001  (a panic of the binding must not end the watch)
+                _log.exception("The store cannot be watched or opened.")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._watch.poll_s):
                     await self._lost.wait()

@@ -134,3 +134,28 @@ async def test_the_keepers_of_a_server_that_stands_by_do_not_open_the_store(
     assert opened == []
     await engine.close()
     await writer.close()
+
+
+async def test_a_server_takes_over_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A panic of the binding is no error of SlateDB, and must not end the watch."""
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store?lease_ms=1000"))
+    writer = await FailoverEngine.open(location, EngineOptions(), "http://one")
+    engine = await FailoverEngine.open(location, EngineOptions(), "http://two")
+    is_vacant, panics = engine._is_vacant, [RuntimeError("a panic")]
+
+    async def panicking() -> bool:
+        if panics:
+            raise panics.pop()
+        return await is_vacant()
+
+    monkeypatch.setattr(engine, "_is_vacant", panicking)
+    async with asyncio.timeout(20):
+        while panics:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await writer.close()
+        while engine.role.is_standby:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert "a panic" in caplog.text
+    await engine.close()
