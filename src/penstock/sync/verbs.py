@@ -514,8 +514,7 @@ class SyncVerbs(BlockingVerbs):
     def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
-        Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it, and
-        ``UnknownMessage`` if the log does not have it either. Both are ``NotFound``.
+        Raises ``UnknownDelivery`` if the queue has none, ``UnknownMessage`` if the log has not.
         """
         return self._run(self._verbs.result, queue, message_id, wait_ms=wait_ms)
 

@@ -45,7 +45,6 @@ __all__ = [
     "message_id",
     "numbered",
     "pack_members",
-    "pack_moved",
     "phases_of",
     "seal",
     "segment_of",
@@ -399,11 +398,10 @@ class DeliveryGroup:
         """The group in its stored form."""
         record = self.record
         partition = record.partition if self.phase in LIVE else None
+        key = None if partition is None else partition.encode()
         if record.position is not None:
             # Only unordered queues have such rows, so the column and its index are free.
-            key: bytes | None = pack_moved(self.first)
-        else:
-            key = None if partition is None else partition.encode()
+            key = self.first.to_bytes(8, "big")
         return Row(
             *self.key(),
             self.segment,
@@ -414,11 +412,6 @@ class DeliveryGroup:
             pack_members(self.members),
             record.pack(),
         )
-
-
-def pack_moved(message: int) -> bytes:
-    """The message of a delivery that was sent to the back, in the order of the database."""
-    return message.to_bytes(8, "big")
 
 
 def pack_members(members: Sequence[int]) -> bytes:
