@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -44,6 +44,8 @@ _COMPARED: Final = frozenset(
         *("cancel", "find"),
     }
 )
+#: The tenant under which the mirror takes turns.
+_MIRROR: Final = "mirror"
 #: Verbs that take several turns.
 _BULK: Final = frozenset({"replay", "purge", "sweep"})
 _MAX_SWEEPS: Final = 10_000
@@ -55,6 +57,7 @@ class Comparison:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         oracle._store.offset_step = 1
+        oracle._store.appending_last = True
         #: Engine receipts to oracle receipts.
         self.receipts: dict[str, Receipt] = {}
         #: Where the oracle and the engine differ.
@@ -118,11 +121,7 @@ class Mirror:
             args = (*args[:2], [self._translated(item) for item in args[2]], *args[3:])
         expected = _at_once(getattr(self._oracle, name)(*args, **kwargs))
         try:
-            # The engine claims when it has appended the dead-letter copies of what it settled,
-            # which excludes other verbs but may take several turns; the oracle has claimed by now.
-            is_split = name == "settle_and_claim" and changes.under_way
-            async with self._still() if is_split else nullcontext():
-                found = await begun
+            found = await begun
         except StoreError:
             raise
         except PenstockError as error:
@@ -138,7 +137,10 @@ class Mirror:
 
     async def _settle_and_claim(self, *args: Any) -> Any:
         if len(args[2]) <= self._engine._core.step_size:
-            return await self._verb("settle_and_claim", args, {})
+            # The engine claims when it has appended the dead-letter copies of what it settled,
+            # which excludes other verbs but may take several turns.
+            async with self._still():
+                return await self._verb("settle_and_claim", args, {})
         # The engine makes two calls of it, and other verbs may run between them.
         return await self._verb("settle", args[:3], {}), await self._verb(
             "claim", (*args[:2], *args[3:]), {}
@@ -243,9 +245,14 @@ class Mirror:
 
     @asynccontextmanager
     async def _still(self) -> Any:
+        """Time stands still, so that the engine's slices all have the time of the oracle's turn."""
         self._still_verbs += 1
         self._loop.frozen = True
         try:
+            # A pause that earlier slices made necessary is over with the second turn. Slices cause
+            # none while time stands still.
+            for _ in range(2):
+                await self._engine.turns.take(_MIRROR)
             yield
         finally:
             self._still_verbs -= 1
