@@ -52,6 +52,8 @@ class Role(Struct, frozen=True):
     """``writer``; ``standby`` while another server writes; ``reader`` if this one never will."""
     writer: str | None = None
     """The URL of the server that writes, if it is known."""
+    trouble: str = ""
+    """Why a server that stands by cannot write although no other server does."""
 
     @property
     def is_standby(self) -> bool:
@@ -66,8 +68,11 @@ def not_writer(role: Role) -> NotWriter:
         if role.name == "reader"
         else "This server stands by for the store."
     )
-    where = f" {role.writer} writes to it." if role.writer else ""
-    return NotWriter(what + where, writer=role.writer)
+    if role.writer:
+        what += f" {role.writer} writes to it."
+    elif role.trouble:
+        what += f" It cannot write now: {role.trouble}"
+    return NotWriter(what, writer=role.writer)
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

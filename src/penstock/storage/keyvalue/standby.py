@@ -145,6 +145,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self._closing: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
         self._is_closed = False
+        #: Why the store could not be watched or opened, the last time.
+        self._trouble = ""
         self._listener = Listener()
         self._turns = Turns()
         self._shares = Shares(self._turns)
@@ -183,7 +185,10 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
         name = "reader" if self._location.reader else "standby"
-        return Role(name, self._record.url if self._record else None)
+        writer = self._record.url if self._record else None
+        if self._trouble and writer == self._url:
+            writer = None  # Its own record, from before it stepped down.
+        return Role(name, writer, self._trouble)
 
     @property
     def turns(self) -> Turns:
@@ -250,7 +255,10 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
                         await self._take_over()
                 elif self._has_failed(self._writer):
                     self._step_down()
+                if self._writer is not None:
+                    self._trouble = ""
             except PenstockError as error:
+                self._trouble = error.detail
                 _log.warning("The store cannot be watched or opened: %s", error.detail)
             except Exception:  # noqa: BLE001  (a panic of the binding must not end the watch)
                 _log.exception("The store cannot be watched or opened.")
@@ -278,6 +286,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             self._epoch = await asyncio.to_thread(self._watch.epoch)
         if record != self._record:
             self._record, self._changed_at, self._openings = record, self._loop.time(), 0
+            self._trouble = ""
             self._extra_s = self._options.jitter(int(1000 * self._watch.poll_s)) / 1000
         if self._loop.time() - self._changed_at < self._patience_s(record):
             return False
