@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 
 from penstock.errors import BadInput, PipelineError
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.exactly_once import Table, exactly_once
+from penstock.pipeline.exactly_once import exactly_once
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.spans import record_micro_batch
 from penstock.pipeline.tables import server_options
@@ -117,7 +117,7 @@ class _FlowRun:
 
     def _writer(self, rows: DataFrame) -> DataStreamWriter:
         target = self._flow.target
-        if isinstance(target, Table):
+        if not isinstance(target, str):
             return exactly_once(rows, target)
         return rows.writeStream.format("penstock").options(
             **server_options(self._context.server),
