@@ -55,7 +55,7 @@ quick: $(INSTALLED) ## The tests that need no server, database or Java: about a 
 	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' \
 	    tests/unit tests/conformance/test_memory.py $(PYTEST)
 
-pythons: $(INSTALLED) ## The quick tests from the wheel, on each Python that is found: minutes for each
+pythons: system $(INSTALLED) ## The quick tests from the wheel, on each Python that is found: minutes for each
 	$(PYTHON) -m tests.pythons $(PYTHONS)
 
 laws: $(INSTALLED) ## Rewrite the table in docs/semantics.md of the tests that hold each law

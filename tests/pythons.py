@@ -1,5 +1,8 @@
 """Run the quick suite from the wheel, in a new environment of each Python that the machine has.
 
+And the tests of the integrations, which find other versions of their libraries there than those of
+the test environment: Django 6 needs Python 3.12.
+
 ``python -m tests.pythons [INTERPRETER]…`` (``make pythons``): without arguments, of each supported
 version the first interpreter on the PATH or below ``~/.pyenv/versions``. The environments are in
 ``build/pythons``. A package that a version cannot install is listed, and fails the run.
@@ -32,6 +35,8 @@ QUICK: Final = (
     "tests/unit",
     "tests/conformance/test_memory.py",
 )
+#: Airflow has an environment of its own.
+INTEGRATIONS: Final = ("tests/integrations", "--ignore", "tests/integrations/test_airflow.py")
 _CLASSIFIER: Final = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 #: A pyenv that has no such version answers with an error.
 _ANSWER_S: Final = 20
@@ -110,8 +115,12 @@ def _run(version: str, interpreter: Path, wheel: Path, options: Sequence[str]) -
         if not install(python, f"{wheel}[all,django,dramatiq,fastapi,taskiq]"):
             missing.append("the extras")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(python), "-m", "pytest", "-q", "-n", str(os.cpu_count()), *QUICK, *options]
-    passed = subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
+    command = [str(python), "-m", "pytest", "-q", "-n", str(os.cpu_count()), *options]
+    codes = [
+        subprocess.run([*command, *tests], cwd=ROOT, env=environment).returncode
+        for tests in (QUICK, INTEGRATIONS)
+    ]
+    passed = codes == [0, 0]
     took = time.monotonic() - begun
     print(f"== Python {version} ({interpreter}): {'passed' if passed else 'FAILED'}, {took:.0f} s")
     print("".join(f"   not installed: {item}\n" for item in missing), end="", flush=True)
