@@ -12,7 +12,14 @@ import pytest
 from penstock import backup as backups
 from penstock.backup import back_up, decode_frames, encode_frame, restore
 from penstock.backup_files import open_files
-from penstock.errors import BackupCorrupt, BadUrl, StoreNotEmpty, StoreUnavailable, StoreUnfinished
+from penstock.errors import (
+    BackupCorrupt,
+    BackupUnavailable,
+    BadUrl,
+    StoreNotEmpty,
+    StoreUnavailable,
+    StoreUnfinished,
+)
 from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
@@ -226,6 +233,29 @@ async def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
     await target.close()
     with pytest.raises(StoreUnfinished):
         await back_up(f"files://{tmp_path}/half", f"{tmp_path}/backup")
+
+
+async def test_a_place_that_cannot_be_used_is_a_typed_error(backup: Path, tmp_path: Path) -> None:
+    store = f"rocksdb://{tmp_path}/store"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await back_up(store, f"{tmp_path}/file")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await back_up(store, f"{tmp_path}/file/below")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await restore(f"{tmp_path}/file", f"rocksdb://{tmp_path}/restored")
+    (backup / "part-00000001").unlink()
+    (backup / "part-00000001").mkdir()
+    with pytest.raises(BackupUnavailable, match="Is a directory"):
+        await restore(str(backup), f"rocksdb://{tmp_path}/restored")
+    settings = "scheme=http&region=us-east-1&endpoint_override="
+    nowhere = f"s3://key:secret@{BUCKET}/x?{settings}127.0.0.1%3A1"
+    with pytest.raises(BackupUnavailable) as refused:
+        await restore(nowhere, f"rocksdb://{tmp_path}/restored")
+    assert "secret" not in refused.value.detail
+    host = quote(urlsplit(s3_endpoint()).netloc, safe="")
+    with pytest.raises(BackupUnavailable, match=r"(?i)no_?such_?bucket"):
+        await back_up(store, f"s3://key:secret@missing/x?{settings}{host}")
 
 
 async def test_a_bucket_holds_a_backup(backup: Path, tmp_path: Path) -> None:

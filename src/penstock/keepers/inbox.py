@@ -110,7 +110,7 @@ class InboxFiles:
             if error.retryable or isinstance(error, StoreError):
                 raise
             path = await asyncio.to_thread(inbox.refuse, taken, str(error))
-            _log.warning("A file of the inbox was refused: %s. It is now %s.", error, path)
+            _log.warning("A file of the inbox was refused and is now %s: %s", path, error)
             return
         with suppress(FileNotFoundError):
             await asyncio.to_thread(taken.path.unlink)

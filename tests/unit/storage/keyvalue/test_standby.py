@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.broker import BrokerOptions
-from penstock.errors import NotWriter, StoreClosed, StoreUnavailable
+from penstock.errors import NotWriter, StoreClosed, StoreFull, StoreUnavailable
 from penstock.keepers.catch_up import CatchUp
 from penstock.keepers.sweep import Sweep
 from penstock.keepers.webhooks import WebhookCalls
 from penstock.storage.contract import EngineOptions
+from penstock.storage.engine_options import Role
 from penstock.storage.keyvalue import standby
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord
@@ -39,6 +40,50 @@ async def test_one_writes_and_the_other_stands_by(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
         for engine in engines:
             await engine.close()
+
+
+@law("S3")
+async def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
+    url = f"slatedb+file://{tmp_path}/store?lease_ms=500"
+    writer, reading = (parse_location(urlsplit(url + rest)) for rest in ("", "&reader=true"))
+    one = await FailoverEngine.open(writer, EngineOptions(), "http://one")
+    reader = await FailoverEngine.open(reading, EngineOptions(), "http://reader")
+    assert reader.role == Role("reader", "http://one")
+    assert reader.role.is_standby
+    with pytest.raises(NotWriter, match=r"only reads\. http://one writes to it"):
+        await reader.delete_queue("t", "q")
+    await one.close()
+    two = await FailoverEngine.open(writer, EngineOptions(), "http://two")
+    async with asyncio.timeout(20):
+        while reader.role.writer != "http://two":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await two.close()
+    await reader.close()
+
+
+async def test_a_server_that_cannot_write_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store?lease_ms=500"))
+    engine = await FailoverEngine.open(location, EngineOptions(), "http://one")
+
+    async def refuse() -> None:
+        raise StoreFull("The bucket is full.")
+
+    monkeypatch.setattr(engine, "_take_over", refuse)
+    engine._step_down()
+    async with asyncio.timeout(20):
+        while not engine.role.trouble:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    # Its own record is still the newest, but callers must not be sent here.
+    assert engine.role == Role("standby", None, "The bucket is full.")
+    with pytest.raises(NotWriter, match=r"cannot write now: The bucket is full\."):
+        await engine.delete_queue("t", "q")
+    monkeypatch.undo()
+    async with asyncio.timeout(20):
+        while engine.role != Role("writer", "http://one"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await engine.close()
 
 
 class _Watch:
