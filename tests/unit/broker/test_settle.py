@@ -142,6 +142,17 @@ async def test_a_delay_and_a_lease_at_the_bounds(q: Broker, clock: FakeClock) ->
     assert (await q.nack(three, delay_ms=0)).state is State.AVAILABLE
 
 
+async def test_retry_as_a_settlement_keeps_its_delay(q: Broker, clock: FakeClock) -> None:
+    one, two = await held(q, 2)
+    retries = [
+        penstock.Retry("busy", receipt=one.receipt, delay_ms=7_000),
+        penstock.Retry("busy", receipt=two.receipt, delay_ms=0),
+    ]
+    outcomes = (await q.settle("orders", retries)).outcomes
+    assert [outcome.until for outcome in outcomes] == [clock.now() + 7_000, None]
+    assert [outcome.state for outcome in outcomes] == [State.DELAYED, State.AVAILABLE]
+
+
 @law("P3")
 async def test_a_result_of_a_mebibyte(q: Broker) -> None:
     (delivery,) = await held(q)
