@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.model.runs import Run
+from penstock.model.runs import Run, StoredReport
 from penstock.model.server_settings import ServerSettings
 from penstock.model.writes import Write
 
@@ -49,6 +49,14 @@ class JobApi(Protocol):
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, the newest first."""
+        ...
+
+    async def put_report(self, page: str) -> None:
+        """Store the page of a report, for the console; it replaces the one before."""
+        ...
+
+    async def report(self) -> StoredReport | None:
+        """The newest report, or None if there is none."""
         ...
 
     # -- the server --------------------------------------------------------------------

@@ -18,6 +18,15 @@ ORDERS = [
     for n in range(20)
 ]
 
+#: A page that tries to reach what it may not.
+REPORT = """<!doctype html><html lang="en"><title>R</title><body><h1>All is well</h1>
+<p id="reached"></p><script>
+const found = [];
+try { sessionStorage.length; found.push("storage"); } catch { found.push("storage refused"); }
+fetch("/v1/credential").then(() => found.push("network"), () => found.push("network refused"))
+  .then(() => { document.getElementById("reached").textContent = found.join(", "); });
+</script></body></html>"""
+
 
 def queue(console: Console, name: str, filter_: str = "topic = 'orders'", **policy: object) -> None:
     console.call("PUT", f"/v1/queues/{name}", {"filter": filter_, **policy})
@@ -276,6 +285,7 @@ def test_nothing_keeps_anyone_out(console: Console, theme: str) -> None:
     console.publish("orders", *ORDERS)
     run = {"job": "archive", "state": "running", "started_at": 1_000, "updated_at": 2_000}
     console.call("PUT", "/v1/pipeline/runs/one", run)
+    console.call("PUT", "/v1/pipeline/report", {"page": "<h1>All is well</h1>"})
     page.emulate_media(color_scheme="light" if theme == "dark" else "dark")
     console.open()
     page.get_by_label("Theme").select_option(theme)
@@ -309,6 +319,7 @@ PLACES = {
     "#/publish": "textarea",
     "#/pipeline": "tbody td",
     "#/pipeline/one": ".facts",
+    "#/report": "iframe",
     "#/access": "form",
     "#/about": ".facts",
 }
@@ -339,3 +350,31 @@ def test_the_skip_link_and_a_thousand_rows_by_keyboard(console: Console) -> None
     assert keyboard.focused() == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("() => document.activeElement.id") == "main"
+
+
+def test_the_newest_report_is_shown_and_reaches_nothing(console: Console) -> None:
+    page = console.page
+    console.open("#/report")
+    expect(page.get_by_text("There is no report yet")).to_be_visible()
+    console.call("PUT", "/v1/pipeline/report", {"page": REPORT})
+    page.reload()
+    frame = page.frame_locator("iframe[title=Report]")
+    expect(frame.get_by_role("heading", name="All is well")).to_be_visible()
+    # Its script runs, but neither the console's credential nor the network is there for it.
+    expect(frame.locator("#reached")).to_have_text("storage refused, network refused")
+    expect(page.locator("header.heading .note")).to_have_text(re.compile("^Made .* ago$"))
+    # A refusal of the policy is an error of the page's own.
+    console.errors[:] = [one for one in console.errors if "Content Security Policy" not in one]
+
+
+@law("T1")
+def test_a_report_needs_a_grant_on_everything(console: Console) -> None:
+    console.call("PUT", "/v1/pipeline/report", {"page": REPORT})
+    console.open("#/", credential=token(console.tenant, "read:billing"))
+    expect(console.page.get_by_role("link", name="Overview")).to_be_visible()
+    expect(console.page.get_by_role("link", name="Report")).to_have_count(0)
+    console.expected.add(403)
+    console.go("#/report")
+    expect(console.page.get_by_role("alert")).to_contain_text("read:*")
+    console.open("#/report", credential=token(f"{console.tenant}-other", "admin:*"))
+    expect(console.page.get_by_text("There is no report yet")).to_be_visible()

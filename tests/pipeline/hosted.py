@@ -56,8 +56,8 @@ class Hosted:
     async def _start(self) -> None:
         options = BrokerOptions(engine=EngineOptions(clock=self.clock, archive=self._archive))
         self.broker = Broker(await open_engine(self._store, options.engine), options)
-        self._keys = Keys(self.broker.engine, self.clock)
-        access = Access(self.clock, self._keys, enabled=self._auth)
+        self.keys = Keys(self.broker.engine, self.clock)
+        access = Access(self.clock, self.keys, enabled=self._auth)
         service = Service(self.broker, access, Metrics(self.broker.engine))
         self.host = Host(Application(service, ROUTES))
         await self.host.start()
@@ -93,7 +93,7 @@ class Hosted:
         """A new key with these grants only."""
 
         async def make() -> str:
-            return (await self._keys.create("default", grants)).key
+            return (await self.keys.create("default", grants)).key
 
         return self.run(make())
 

@@ -20,10 +20,13 @@ def run(
     *,
     run: str = "run-1",
     lake: object = None,
+    credential: str | None = None,
     **options: Any,
 ) -> Summary:
     """Run a job to its end; its summary. It does not wait before it asks the server once more."""
-    given = JobOptions(server=Server(server.url), lake=None if lake is None else str(lake))
+    given = JobOptions(
+        server=Server(server.url, credential), lake=None if lake is None else str(lake)
+    )
     context = JobContext(given, run=run, job=job.__name__, spark=spark, clock=server.clock)
     try:
         return run_job(lambda context: job(context, **options), context)

@@ -174,3 +174,21 @@ def test_declarations_are_checked(tmp_path: Path, text: str, complaint: str) -> 
     assert complaint in str(refused.value.detail)
     with pytest.raises(BadInput, match="no file"):
         load_flows(f"{tmp_path}/nothing.py")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "penstock.errors.services.PipelineError: Spark did not provide the id of the query.",
+        "ValueError: invalid literal for int() with base 10: 'three'",
+    ],
+)
+def test_a_failure_is_told_by_the_line_of_its_error(line: str) -> None:
+    """Spark appends a description of the query, whose lines have colons too."""
+    text = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent):\n"
+        f'  File "gateway.py", line 2506, in _call_proxy\n    raise e\n{line}\n\n'
+        "=== Streaming Query ===\nIdentifier: amounts [id = 7afae399]\n"
+        "Current Committed Offsets: {}\n\nThread State: RUNNABLE\n"
+    )
+    assert flow_job.reason_of(text) == line

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock import NewMessage
 from penstock.errors import BadInput
 from penstock.model.delivery import Ack, Nack, Reject
 from penstock.pipeline.jobs.archive import archive
@@ -219,3 +220,58 @@ def test_errors_that_differ_in_names_and_numbers_are_one(spark: SparkSession) ->
     assert found[0::2] == found[1::2]
     assert len({name for _, name in found}) == 4
     assert found[0][0] == "KeyError: '…'"
+
+
+@law("T1")
+def test_a_page_compares_tenants_by_their_own_credentials(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    server = Hosted(f"rocksdb://{tmp_path}/store", auth=True).start()
+    try:
+        keys = {
+            tenant: server.run(server.keys.create(tenant, ["admin:*"])).key
+            for tenant in ("default", "shop", "blog")
+        }
+        for tenant, count in (("shop", 30), ("blog", 10)):
+            broker = server.broker.for_tenant(tenant)
+            server.run(broker.create_queue("posts", "topic = 'posts'", max_attempts=1))
+            server.run(broker.publish_batch("posts", [NewMessage(b"x")] * count))
+            for delivery in server.run(broker.claim("posts", limit=5)):
+                error = "it is <broken>" if tenant == "shop" else None
+                server.run(broker.settle("posts", [Reject(delivery.receipt, error)]))
+        output = tmp_path / "report"
+        summary = run(
+            server,
+            spark,
+            report,
+            credential=keys["default"],
+            output=str(output),
+            tenants={tenant: keys[tenant] for tenant in ("blog", "shop")},
+        )
+        assert (summary["tenants"], summary["messages"], summary["failures"]) == (2, 40, 10)
+        page = Page((output / "index.html").read_text())
+        assert page.sources == ["shop/index.html", "blog/index.html"]
+        assert "2 tenants published 40 messages, shop 75 % of them" in page.text
+        rows = pd.read_parquet(output / "tables" / "tenants.parquet").set_index("tenant")
+        assert rows["messages"].to_dict() == {"blog": 10, "shop": 30}
+        for tenant, count in (("shop", 30), ("blog", 10)):
+            text = (output / tenant / "index.html").read_text()
+            assert f"{count} messages were published" in text
+            assert ("&lt;broken&gt;" in text) == (tenant == "shop")
+            # The console of a tenant shows its own.
+            stored = server.run(server.broker.for_tenant(tenant).report())
+            assert stored is not None
+            assert stored.page == text
+            (own,) = server.run(server.broker.for_tenant(tenant).runs())
+            assert (own.job, own.state) == ("report", "succeeded")
+        assert server.run(server.broker.report()) is None
+    finally:
+        server.stop()
+
+
+@law("E1")
+def test_a_lake_of_several_tenants_has_a_place_for_the_name(server: Hosted, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"\{tenant\}"):
+        run(server, None, report, lake=tmp_path, output=str(tmp_path), tenants={"shop": "k"})
+    with pytest.raises(BadInput, match="--output"):
+        run(server, None, report, lake=f"{tmp_path}/{{tenant}}", tenants={"shop": "k"})

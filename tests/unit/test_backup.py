@@ -20,12 +20,15 @@ from penstock.errors import (
     StoreUnavailable,
     StoreUnfinished,
 )
+from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage import transfer
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.files.adapter import FilesAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.transfer.stores import KeyValueTarget
+from penstock.storage.keyvalue.transfer.views import StoreView
 from penstock.storage.transfer import Item, Origin
 from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import difference
@@ -96,6 +99,48 @@ async def test_nothing_that_was_acknowledged_before_is_missing(
     assert len(numbers) >= before
     assert (await restored.stats(TENANT, "all")).available == len(numbers)
     await restored.close()
+
+
+@law("X1")
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_retention_goes_on_while_a_backup_is_made(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    store = await opened(f"{scheme}://{tmp_path}/store", clock)
+    for number in range(3):
+        await store.publish(TENANT, "t", [NewMessage(b"%d" % number)])
+        (delivery,) = await store.claim(TENANT, "t", "w", 1, 60_000)
+        await store.settle(TENANT, "t", [Ack(delivery.receipt)])
+        clock.advance(13 * 3600 * 1000)
+    await store.close()  # From now on a store in files has no payloads in its journal.
+    store = await opened(f"{scheme}://{tmp_path}/store", clock)
+
+    async def retain() -> None:
+        while (await store.sweep(1_000)).more:
+            pass
+        assert len((await store.read_log(TENANT, Offset(0), 10)).entries) == 1
+        assert isinstance(store, KeyValueEngine)
+        if isinstance(store.core.adapter, FilesAdapter):
+            await asyncio.to_thread(store.core.adapter.flush)
+
+    open_view = backups._open_view
+
+    async def opened_before(url: str) -> StoreView:
+        view = await open_view(url)
+        await retain()
+        return view
+
+    monkeypatch.setattr(backups, "_open_view", opened_before)
+    await back_up(f"{scheme}://{tmp_path}/store", f"{tmp_path}/backup")
+    await restore(f"{tmp_path}/backup", f"rocksdb://{tmp_path}/restored")
+    restored = await opened(f"rocksdb://{tmp_path}/restored", FakeClock())
+    page = await restored.read_log(TENANT, Offset(0), 10_000, payloads=True)
+    assert [entry.payload for entry in page.entries] == [b"0", b"1", b"2"]
+    await restored.close()
+    await store.close()
+    if scheme == "files":
+        assert len([*(tmp_path / "store/messages").glob("*/*")]) == 1
 
 
 @pytest.fixture

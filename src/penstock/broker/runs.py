@@ -1,4 +1,4 @@
-"""The broker's part of pipeline runs: validated records, the newest of each tenant (E1, T1).
+"""The broker's part of pipeline runs and reports: the newest of each tenant, checked (E1, T1).
 
 A run is a document of the engine. Its kind contains the tenant and its name is the run's id, so
 finding a run takes one read, and a listing never includes another tenant's. Listing runs, or making
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
@@ -20,19 +22,23 @@ from penstock.errors import BadInput, StoreCorrupt, TooLarge
 from penstock.model.limits import MAX_HEADER_NAME_BYTES, MAX_TIME_MS, check_name, cut_error, shown
 from penstock.model.runs import (
     MAX_REPORT_BYTES,
+    MAX_REPORT_PAGE_BYTES,
     MAX_RUN_VALUES,
     MAX_RUN_VALUES_BYTES,
     MAX_RUNS,
     RUN_LOST_MS,
     RUN_STATES,
     Run,
+    StoredReport,
 )
 from penstock.storage.contract import Engine
 
-__all__ = ["Runs", "check_listing", "check_run"]
+__all__ = ["Runs", "check_listing", "check_page", "check_run"]
 
 #: A tenant's name has no slash, so no two tenants share a kind, nor does another kind of document.
 _KIND: Final = "run/"
+#: The newest page of each tenant; its name is the tenant.
+_REPORT_KIND: Final = "report"
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
 
@@ -44,8 +50,17 @@ class _KeptRun(Run, frozen=True, kw_only=True):
     """When the broker last heard from it, by its own clock; None: stored by an older Penstock."""
 
 
+class _KeptReport(Struct, frozen=True):
+    """A report as it is stored."""
+
+    stored_at: int
+    page: bytes
+    """Compressed with zlib."""
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(_KeptRun)
+_report_decoder: Final = msgspec.json.Decoder(_KeptReport)
 
 
 class Runs(Scope):
@@ -83,6 +98,26 @@ class Runs(Scope):
         found = [item for item in await self._all_runs() if job is None or item.job == job]
         found.sort(key=lambda item: (item.started_at, item.id), reverse=True)
         return tuple(found[:limit])
+
+    async def put_report(self, page: str) -> None:
+        """Store the page of a report, for the console; it replaces the one before."""
+        text = check_page(page).encode()
+        # On a thread: a large page takes 50 ms.
+        packed = await asyncio.to_thread(zlib.compress, text)
+        value = _encode(_KeptReport(self._clock.now(), packed))
+        await self._engine.put_document(_REPORT_KIND, self.tenant, value)
+
+    async def report(self) -> StoredReport | None:
+        """The newest report, or None if there is none."""
+        value = await self._engine.get_document(_REPORT_KIND, self.tenant)
+        if value is None:
+            return None
+        try:
+            kept = _report_decoder.decode(value)
+            page = zlib.decompress(kept.page).decode()
+        except (msgspec.MsgspecError, zlib.error, ValueError) as error:
+            raise StoreCorrupt("The report cannot be read.") from error
+        return StoredReport(kept.stored_at, page)
 
     @property
     def _run_kind(self) -> str:
@@ -132,6 +167,12 @@ def check_run(run: Run) -> Run:
     if type(run.error) is not str:
         raise BadInput(f"error is {type(run.error).__name__}; it must be text.", field="error")
     return replace(run, error=cut_error(run.error))
+
+
+def check_page(page: str) -> str:
+    """Return the page of a report if it is text of an acceptable size."""
+    check_text("page", page, least=1, most=MAX_REPORT_PAGE_BYTES)
+    return page
 
 
 def check_listing(job: object, limit: object) -> None:

@@ -1,4 +1,4 @@
-"""Runs of pipeline jobs over HTTP. Storing one sets a state, so all verbs may be retried."""
+"""Runs of pipeline jobs and reports over HTTP. Storing one sets a state: all may be retried."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.runs import check_listing, check_run
+from penstock.broker.runs import check_listing, check_page, check_run
 from penstock.client.scope import Scope
 from penstock.errors import UnknownRun
 from penstock.model.limits import check_name
-from penstock.model.runs import Run
-from penstock.wire.bodies import RunBody, RunList
+from penstock.model.runs import Run, StoredReport
+from penstock.wire.bodies import ReportBody, ReportReply, RunBody, RunList
 from penstock.wire.codecs import encode_msgpack
 
 __all__ = ["Runs"]
 
 _RUN: Final = msgspec.msgpack.Decoder(Run)
+_REPORT: Final = msgspec.msgpack.Decoder(ReportReply)
 _RUNS: Final = msgspec.msgpack.Decoder(RunList)
 
 
@@ -41,3 +42,12 @@ class Runs(Scope):
         check_listing(job, limit)
         query = (("job", job), ("limit", limit))
         return (await self._get(_RUNS, "/v1/pipeline/runs", query)).runs
+
+    async def put_report(self, page: str) -> None:
+        """Store the page of a report, for the console; it replaces the one before."""
+        body = ReportBody(check_page(page))
+        await self._send("PUT", "/v1/pipeline/report", encode_msgpack(body))
+
+    async def report(self) -> StoredReport | None:
+        """The newest report, or None if there is none."""
+        return (await self._get(_REPORT, "/v1/pipeline/report")).report

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 __all__ = [
     "MAX_REPORT_BYTES",
+    "MAX_REPORT_PAGE_BYTES",
     "MAX_RUNS",
     "MAX_RUN_VALUES",
     "MAX_RUN_VALUES_BYTES",
@@ -22,6 +23,7 @@ __all__ = [
     "Run",
     "RunState",
     "RunValue",
+    "StoredReport",
 ]
 
 #: Runs kept per tenant. Listing some of them reads all.
@@ -31,6 +33,8 @@ MAX_RUN_VALUES: Final = 64
 MAX_RUN_VALUES_BYTES: Final = 8 * 1024
 #: A path or an address.
 MAX_REPORT_BYTES: Final = 4 * 1024
+#: A page with the most queues, topics and failures that it shows has a few hundred KiB.
+MAX_REPORT_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 #: ``lost`` is never recorded: it is shown for a run whose job has not reported for a while.
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "lost"]
@@ -66,3 +70,12 @@ class Run(Struct, frozen=True, kw_only=True):
     """The error that it failed with; a long text is truncated."""
     report: str | None = None
     """Where its report is."""
+
+
+class StoredReport(Struct, frozen=True):
+    """The newest report of a tenant, as the job sent it."""
+
+    stored_at: int
+    """When the broker stored it, by its own clock."""
+    page: str
+    """The page, as HTML. It is shown in a sandbox: it may run scripts, and reach nothing."""

@@ -1,18 +1,20 @@
-"""Writes a stream to a Delta table, each micro-batch once.
+"""Writes a stream to a Delta table, or to anything with transactions, each micro-batch once.
 
 A micro-batch and the number of it are one transaction of the table: ``txnAppId`` is the id of the
 query, which its checkpoint keeps, and ``txnVersion`` is the number of the batch. A batch that the
 query runs again after a kill is in the table already, so it is not written. Together with a source
 whose batches are the same after a restart, as Penstock's are, every row is in the table once.
 
-The rows of a micro-batch are written by the driver, through the ``deltalake`` library.
+The rows of a micro-batch are written by the driver, through the ``deltalake`` library. A function
+of the caller can take its place: it gets the id of the query and the number of the micro-batch,
+and commits them with the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -23,10 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Table", "exactly_once", "write_batch"]
+__all__ = ["Table", "WriteBatch", "exactly_once", "write_batch"]
 
 #: The local property with which Spark identifies the query.
 _QUERY: Final = "sql.streaming.queryId"
+
+
+#: Writes the rows of a micro-batch: ``write(frame, query, number)``. It must commit the number with
+#: the rows, and do nothing if this or a later number of the query is there.
+WriteBatch: TypeAlias = "Callable[[DataFrame, str, int], object]"
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -45,7 +52,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
 def exactly_once(
     stream: DataFrame,
-    table: str | Table,
+    table: str | Table | WriteBatch,
     *,
     merge_on: Sequence[str] = (),
     partition_by: Sequence[str] = (),
@@ -55,7 +62,12 @@ def exactly_once(
 
     The caller sets ``checkpointLocation`` and a trigger, and starts it:
     ``exactly_once(orders, "/lake/orders").option("checkpointLocation", folder).start()``.
+    ``table`` may also be a function that writes a micro-batch.
     """
+    if not stream.isStreaming:
+        raise BadInput("This is not a stream: use readStream.", field="stream")
+    if callable(table):
+        return stream.writeStream.foreachBatch(partial(_call, table))
     if isinstance(table, str):
         table = Table(
             path=table,
@@ -65,8 +77,6 @@ def exactly_once(
         )
     if not table.path:
         raise BadInput("The path of the table is empty.", field="table")
-    if not stream.isStreaming:
-        raise BadInput("This is not a stream: use readStream.", field="stream")
     missing = sorted({*table.merge_on, *table.partition_by} - set(stream.columns))
     if missing:
         raise BadInput(
@@ -79,10 +89,19 @@ def exactly_once(
 
 
 def _write(table: Table, frame: DataFrame, number: int) -> None:
+    write_batch(table, frame, _query(frame), number)
+
+
+def _call(write: WriteBatch, frame: DataFrame, number: int) -> None:
+    write(frame, _query(frame), number)
+
+
+def _query(frame: DataFrame) -> str:
+    """The id of the query, which its checkpoint keeps."""
     query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY)
     if not query:
         raise PipelineError("Spark did not provide the id of the query.")
-    write_batch(table, frame, query, number)
+    return str(query)
 
 
 def write_batch(table: Table, frame: DataFrame, query: str, number: int) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import check_name, check_queue_name
-from penstock.pipeline.exactly_once import Table
+from penstock.pipeline.exactly_once import Table, WriteBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +33,7 @@ _MAX_NAME: Final = 100
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """One flow; exactly one of ``publish`` and ``table`` is its target."""
+    """One flow; exactly one of ``publish``, ``table`` and ``write`` is its target."""
 
     name: str
     """Names the checkpoint and the runs."""
@@ -46,6 +46,9 @@ class Flow(Struct, frozen=True, kw_only=True):
     """The topic to publish to. The columns are those of the sink: ``value``, ``headers`` …"""
     table: str | Table | None = None
     """The Delta table to write: its path, or a :class:`Table`."""
+    write: WriteBatch | None = None
+    """A function that writes a micro-batch and its number in one transaction, as
+    :func:`exactly_once` calls it."""
     batch_rows: int = 10_000
     """The most rows per micro-batch."""
     lease_ms: int = 60_000
@@ -59,22 +62,23 @@ class Flow(Struct, frozen=True, kw_only=True):
                 limit=_MAX_NAME,
             )
         check_queue_name(self.consume)
-        if (self.publish is None) == (self.table is None):
+        if sum(one is not None for one in (self.publish, self.table, self.write)) != 1:
             raise BadInput(
-                f"The flow {self.name!r} has to have one target: either publish or table.",
+                f"The flow {self.name!r} has to have one target: publish, table or write.",
                 field="publish",
             )
         if self.publish is not None:
             check_name(self.publish, "topic")
-        if self.transform is not None and not callable(self.transform):
-            raise BadInput(f"transform of {self.name!r} is not a function.", field="transform")
+        for name in ("transform", "write"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise BadInput(f"{name} of {self.name!r} is not a function.", field=name)
 
     @property
-    def target(self) -> Table | str:
-        """The table, or the topic."""
+    def target(self) -> Table | WriteBatch | str:
+        """The table, the function, or the topic."""
         if isinstance(self.table, str):
             return Table(path=self.table)
-        return self.publish or self.table or ""
+        return self.publish or self.table or self.write or ""
 
 
 def load_flows(path: str) -> list[Flow]:

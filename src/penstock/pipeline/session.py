@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import NoSpark
+from penstock.pipeline.class_archive import options_to_use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,8 @@ def session_settings(
     if not _submitted():
         chosen["spark.master"] = _LOCAL
         java = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *(_SHORT_JAVA if short else ())]
+        if place.startswith("local"):
+            java += options_to_use()
         chosen["spark.driver.extraJavaOptions"] = " ".join(java)
     chosen |= (_SHORT if short else {}) | dict(settings)
     if master is not None:

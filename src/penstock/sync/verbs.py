@@ -49,7 +49,7 @@ from penstock.model.message import (
 from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.model.runs import Run
+from penstock.model.runs import Run, StoredReport
 from penstock.model.server_settings import ServerSettings
 from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
@@ -514,7 +514,7 @@ class SyncVerbs(BlockingVerbs):
     def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
-        Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.
+        Raises ``UnknownDelivery`` if the queue has none, ``UnknownMessage`` if the log has not.
         """
         return self._run(self._verbs.result, queue, message_id, wait_ms=wait_ms)
 
@@ -629,6 +629,14 @@ class SyncVerbs(BlockingVerbs):
         """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
 
+    def put_report(self, page: str) -> None:
+        """Store the page of a report, for the console; it replaces the one before."""
+        self._run(self._verbs.put_report, page)
+
+    def report(self) -> StoredReport | None:
+        """The newest report, or None if there is none."""
+        return self._run(self._verbs.report)
+
     def server_settings(self) -> ServerSettings:
         """The settings of the server that jobs and commands depend on."""
         return self._run(self._verbs.server_settings)
@@ -648,8 +656,9 @@ class SyncVerbs(BlockingVerbs):
     ) -> NewWebhook:
         """Create a webhook, or replace the one of that id.
 
-        The reply has the secret if the webhook is new and none was given. A replaced webhook keeps
-        its secret unless another one is given. ``threshold`` is the depth of ``queue.depth``.
+        ``queue`` is a name, or a pattern in which ``*`` stands for any characters. The reply has
+        the secret if the webhook is new and none was given. A replaced webhook keeps its secret
+        unless another one is given. ``threshold`` is the depth of ``queue.depth``.
         """
         return self._run(
             self._verbs.put_webhook,

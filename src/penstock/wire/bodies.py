@@ -21,7 +21,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
 from penstock.model.reports import Preview
-from penstock.model.runs import NO_VALUES, Run, RunState, RunValue
+from penstock.model.runs import NO_VALUES, Run, RunState, RunValue, StoredReport
 from penstock.model.states import State
 from penstock.model.webhooks import Webhook
 
@@ -43,6 +43,8 @@ __all__ = [
     "PurgeBody",
     "QueueList",
     "ReplayBody",
+    "ReportBody",
+    "ReportReply",
     "ResultReply",
     "RouteBody",
     "RunBody",
@@ -225,6 +227,18 @@ class RunList(Struct, frozen=True):
     """Runs of pipeline jobs, the newest first."""
 
     runs: tuple[Run, ...]
+
+
+class ReportBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The page of a report, as HTML."""
+
+    page: str
+
+
+class ReportReply(Struct, frozen=True):
+    """The newest report, if there is one."""
+
+    report: StoredReport | None
 
 
 class WebhookBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -123,6 +123,7 @@ async def picture(q: Broker) -> object:
         queues,
         await q.topics(),
         await q.runs(),
+        await q.report(),
         [await q.stats(info.name) for info in queues],
         [await q.stats(f"{info.name}.dlq") for info in queues],
         [(await q.message(entry.message.id)).deliveries for entry in entries],

@@ -113,6 +113,25 @@ async def test_runs_belong_to_their_tenant(q: Broker) -> None:
     assert await q.runs() == (RUNNING,)
 
 
+@law("T1")
+async def test_a_report_belongs_to_its_tenant(q: Broker) -> None:
+    await q.put_report("<p>ours</p>")
+    other = q.for_tenant("other")
+    assert await other.report() is None
+    await other.put_report("<p>theirs</p>")
+    found = await q.report()
+    assert found is not None
+    assert found.page == "<p>ours</p>"
+
+
+@law("X1")
+async def test_a_damaged_report_is_refused(q: Broker) -> None:
+    for value in (b"{}", b'{"stored_at":1,"page":"AAAA"}', b"\xff"):
+        await q.engine.put_document("report", q.tenant, value)
+        with pytest.raises(StoreCorrupt, match="report"):
+            await q.report()
+
+
 async def test_runs_survive_reopening(tmp_path: Path) -> None:
     url = f"rocksdb://{tmp_path}/store"
     async with penstock.open(url, keepers=False) as q:

@@ -299,6 +299,11 @@ async def pipeline_runs(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.runs("archive")
     yield await q.runs("archive", 1)
     yield await q.runs("nobody")
+    yield await q.report()
+    for page in ("<p>eins</p>", "<p>größer</p>"):
+        await q.put_report(page)
+        clock.advance(5)
+    yield await q.report()
 
 
 async def webhooks(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
@@ -319,9 +324,11 @@ async def webhooks(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
             enabled=False,
             secret=secret,
         ),
+        q.put_webhook("all", url, queue="j*", events=["message.expired"], secret=secret),
         q.webhook("w"),
         q.webhooks(),
         q.queue("jobs"),
+        q.queue("penstock.webhook.all"),
         q.queue("penstock.webhook.deep"),
         q.test_webhook("w"),
         q.delete_webhook("deep"),
@@ -332,6 +339,8 @@ async def webhooks(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         q.test_webhook("deep"),
         bad.webhook("no name"),
         bad.put_webhook("w", url, queue="none", events=["message.done"]),
+        bad.put_webhook("w", url, queue="*.dlq", events=["message.done"]),
+        bad.put_webhook("w", url, queue=["jobs"], events=["message.done"]),
         bad.put_webhook("w", url, queue="jobs", events=["message.lost"]),
         bad.put_webhook("w", url, queue="jobs", events="message.done"),
         bad.put_webhook("w", "http://10.0.0.1/", queue="jobs", events=["message.done"]),
@@ -472,6 +481,10 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.peek("jobs", cursor="zz"),
         bad.peek("jobs", cursor=7),
         bad.peek("jobs", where="n > "),
+        bad.put_report(7),
+        bad.put_report(""),
+        bad.put_report("\ud800"),
+        bad.put_report("x" * (4 * 2**20 + 1)),
         bad.put_run(7),
         bad.put_run(replace(run, id="a/b")),
         bad.put_run(replace(run, job=7)),

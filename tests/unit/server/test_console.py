@@ -12,6 +12,7 @@ from penstock.server.access import Browsers
 from penstock.server.app import Application
 from penstock.server.console import ROUTES
 from penstock.server.console.files import assets
+from penstock.testing.laws import law
 
 STATIC = Path(__file__).parents[3] / "src" / "penstock" / "server" / "console" / "static"
 
@@ -39,6 +40,16 @@ async def test_the_page_names_only_files_that_are_there_and_kept_for_ever(consol
         assert "immutable" in reply.headers["cache-control"]
         assert "default-src 'self'" in reply.headers["content-security-policy"]
         assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+@law("T1")
+async def test_the_frame_for_reports_has_an_origin_of_its_own(console):
+    reply = await console.call("GET", f"/console/{assets().version}/report_frame.html")
+    policy = reply.headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'self'" in policy
+    assert "allow-same-origin" not in policy
 
 
 async def test_a_known_tag_is_answered_without_the_file(console):

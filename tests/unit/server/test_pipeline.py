@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.model.runs import Run
+from penstock.model.runs import MAX_REPORT_PAGE_BYTES, Run
 from penstock.testing.laws import law
 from penstock.wire.codecs import MSGPACK
 from tests.unit.server.conftest import Door
 
 RUNS = "/v1/pipeline/runs"
+REPORT = "/v1/pipeline/report"
 BODY: dict[str, Any] = {
     "job": "archive",
     "state": "succeeded",
@@ -77,3 +78,28 @@ async def test_what_is_no_run_is_refused(door: Door, path: str, body: object, fi
 @pytest.mark.parametrize("query", ["?limit=0", "?limit=1001", "?job=a%20b", "?state=running"])
 async def test_a_listing_that_cannot_be(door: Door, query: str) -> None:
     assert (await door.call("GET", RUNS + query)).status == 400
+
+
+async def test_the_newest_report_is_kept(door: Door) -> None:
+    assert (await door.call("GET", REPORT)).json() == {"report": None}
+    for page in ("<p>one</p>", "<p>zwei: größer</p>"):
+        assert (await door.call("PUT", REPORT, {"page": page})).status == 204
+    found = await door.call("GET", REPORT)
+    # As data: a browser that opens the address does not run what is in it.
+    assert found.headers["content-type"].startswith("application/json")
+    assert found.json()["report"]["page"] == "<p>zwei: größer</p>"
+    assert found.json()["report"]["stored_at"] == door.broker.engine.clock.now()
+
+
+@law("E1")
+@pytest.mark.parametrize("page, status", [("", 400), (7, 400), ("x" * (4 * 2**20 + 1), 413)])
+async def test_what_is_no_report_is_refused(door: Door, page: object, status: int) -> None:
+    reply = await door.call("PUT", REPORT, msgspec.json.encode({"page": page}))
+    assert (reply.status, reply.json()["field"]) == (status, "page")
+    assert await door.broker.report() is None
+
+
+async def test_a_report_may_be_as_large_as_the_limit(door: Door) -> None:
+    page = "größe" * (MAX_REPORT_PAGE_BYTES // 8) + "\x01" * 100
+    assert (await door.call("PUT", REPORT, {"page": page})).status == 204
+    assert (await door.call("GET", REPORT)).json()["report"]["page"] == page

@@ -43,6 +43,7 @@ BODIES: dict[str, Any] = {
     "purge": {"state": "failed"},
     "archived": {"through": 0},
     "assign": {"filter": "topic = 'orders'", "start": 0, "end": 1, "offsets": [0]},
+    "put_report": {"page": "orders"},
     "put_run": {"job": "orders", "state": "running", "started_at": 0, "updated_at": 0},
     "create_key": {"grants": ["publish:*"]},
     "settle": {"settlements": [{"verb": "ack", "receipt": "0-0-1-1"}]},
@@ -61,6 +62,7 @@ async def guarded(door):
     await door.broker.put_run(
         Run(id="0", job="orders", state="running", started_at=0, updated_at=0)
     )
+    await door.broker.put_report("orders")
     return guarded
 
 
@@ -115,6 +117,7 @@ READ_ONLY = {
     "find",
     "get_credential",
     "get_queue",
+    "get_report",
     "get_run",
     "get_topic",
     "history",
@@ -168,7 +171,8 @@ async def test_another_tenants_administrator_sees_nothing(guarded, route):
     made = await guarded.keys.create("stranger", ["admin:*"])
     reply = await call(guarded, route, made.key)
     assert b"cj1" not in reply.body
-    listings = ("list_queues", "list_topics", "list_keys", "list_runs", "read_log", "log_end")
+    listings = {"list_queues", "list_topics", "list_keys", "list_runs", "read_log", "log_end"}
+    listings.add("get_report")
     if route.verb in listings:
         assert "orders" not in reply.body.decode()
     elif (route.need.parameter == "queue" and route.verb != "put_queue") or route.verb == "get_run":

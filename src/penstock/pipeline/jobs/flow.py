@@ -15,8 +15,9 @@ from pyspark.errors import AnalysisException
 
 from penstock.errors import BadInput, PipelineError
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.exactly_once import Table, exactly_once
+from penstock.pipeline.exactly_once import exactly_once
 from penstock.pipeline.flow import Flow
+from penstock.pipeline.spans import record_micro_batch
 from penstock.pipeline.tables import server_options
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["run_flow"]
+__all__ = ["reason_of", "run_flow"]
 
 #: Between two looks at a running query.
 _LOOK_S: Final = 0.5
@@ -35,6 +36,8 @@ _MAX_PAUSE_S: Final = 60.0
 _MORE_FAILURES: Final = 5
 #: How long a query that is asked to end may take to finish its micro-batch.
 _FINISH_S: Final = 30.0
+#: Where Spark begins to describe the query of an error.
+_QUERY: Final = "=== Streaming Query ==="
 
 
 def run_flow(context: JobContext, *, flow: Flow, checkpoints: str) -> Summary:
@@ -86,7 +89,7 @@ class _FlowRun:
                 query.stop()
         self._count(query, seen)
         error = query.exception()
-        return None if error is None else _reason(str(error))
+        return None if error is None else reason_of(str(error))
 
     def _start(self) -> StreamingQuery:
         context, flow = self._context, self._flow
@@ -114,7 +117,7 @@ class _FlowRun:
 
     def _writer(self, rows: DataFrame) -> DataStreamWriter:
         target = self._flow.target
-        if isinstance(target, Table):
+        if not isinstance(target, str):
             return exactly_once(rows, target)
         return rows.writeStream.format("penstock").options(
             **server_options(self._context.server),
@@ -134,11 +137,15 @@ class _FlowRun:
     def _count(self, query: StreamingQuery, seen: int) -> int:
         """Count finished micro-batches; returns the number of the last."""
         for progress in query.recentProgress:
-            number, rows = int(progress["batchId"]), int(progress["numInputRows"])
+            number, rows = progress.batchId, progress.numInputRows
             if number > seen and rows:
                 seen = number
                 self._batches += 1
                 self._rows += rows
+                context = self._context
+                record_micro_batch(
+                    context.remote, progress, queue=self._flow.consume, run=context.run
+                )
         return seen
 
     def _record(self) -> None:
@@ -164,8 +171,14 @@ class _FlowRun:
         }
 
 
-def _reason(text: str) -> str:
+def reason_of(text: str) -> str:
     """The line of a query's error that says what went wrong."""
+    # Spark appends a description of the query, whose lines look like errors.
+    text = text.partition(_QUERY)[0] or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if ": " in line and line.split(":")[0].isidentifier()]
+    errors = [line for line in lines if ": " in line and _is_error(line.split(":")[0])]
     return (errors[-1] if errors else lines[0] if lines else "unknown error")[:500]
+
+
+def _is_error(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))

@@ -7,16 +7,20 @@ lake of another store is refused. Each table is one Spark job, whose result is s
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, TooLarge, UnknownRoute
 from penstock.model.identity import check_position, check_store
+from penstock.model.limits import MAX_NAME, check_name
 from penstock.pipeline.context import JobContext, Summary
+from penstock.pipeline.jobs.job import run_job
 from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
@@ -27,6 +31,7 @@ from penstock.pipeline.report.figures import Figures, QueueNow, Row
 from penstock.pipeline.report.page import make_page
 from penstock.pipeline.report.periods import DAY_S, Period, period_of
 from penstock.pipeline.report.tables import make_tables, with_claims
+from penstock.pipeline.report.tenants import TenantReport, make_tenants_page, tenants_table
 from penstock.pipeline.tables import read_table
 from penstock.pipeline.twins import only_run
 
@@ -40,6 +45,8 @@ ALL: Final = "all"
 _PAGE: Final = "index.html"
 #: The folder below the lake for reports without an output of their own.
 _FOLDER: Final = "reports"
+#: Stands for the tenant's name in the path of a lake.
+_TENANT: Final = "{tenant}"
 _LOG_COLUMNS: Final = ("offset", "topic", "timestamp", "size")
 _HISTORY_COLUMNS: Final = ("id", "queue", "seq", "at", "transition", "state", "consumer", "error")
 
@@ -50,23 +57,112 @@ def report(
     output: str | None = None,
     period_s: int | str = DAY_S,
     until_ms: int | None = None,
+    tenants: Mapping[str, str] | None = None,
 ) -> Summary:
     """Write the page and its tables; if continuous, at intervals.
 
-    The report is about ``period_s`` seconds, or ``"all"``, until ``until_ms`` or now.
+    The report is about ``period_s`` seconds, or ``"all"``, until ``until_ms`` or now. With
+    ``tenants``, names and credentials, there is one below ``output`` for each of them, and a page
+    that compares them. The lake's path then has ``{tenant}`` in it.
     """
-    if output is None and context.options.lake is None:
+    if output is None and (context.options.lake is None or tenants):
         raise BadInput("The report needs a destination: use --output or --lake.", field="output")
     if period_s != ALL and (not isinstance(period_s, int) or period_s < 1):
         raise BadInput("period must be a time of at least a second, or all.", field="period")
+    if tenants:
+        _check_tenants(context, tenants)
     folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
     with only_run(context, "report", folder):
         while True:
-            if context.options.lake is not None:
-                _check_lake(context)
-            summary = _report(context, folder, period_s, until_ms)
+            if tenants:
+                summary = _of_tenants(context, folder, period_s, until_ms, tenants)
+            else:
+                summary = _of_one(context, folder, period_s, until_ms)
             if context.job != "report" or not context.options.continuous or context.wait():
                 return summary
+
+
+def _of_one(context: JobContext, folder: str, period_s: int | str, until_ms: int | None) -> Summary:
+    if context.options.lake is not None:
+        _check_lake(context)
+    return _summary(context, _report(context, folder, period_s, until_ms))
+
+
+def _check_tenants(context: JobContext, tenants: Mapping[str, str]) -> None:
+    for name in tenants:
+        check_name(name, "tenant")
+    lake = context.options.lake
+    if lake is not None and _TENANT not in lake:
+        raise BadInput(
+            f"A lake has one tenant. Put {_TENANT} into the path of --lake, in place of its name.",
+            field="lake",
+        )
+
+
+def _of_tenants(
+    context: JobContext,
+    folder: str,
+    period_s: int | str,
+    until_ms: int | None,
+    tenants: Mapping[str, str],
+) -> Summary:
+    """A report for each tenant, by its own credential, and the page that compares them."""
+    # The same period for all.
+    until_ms = context.clock.now() if until_ms is None else until_ms
+    found: list[TenantReport] = []
+    for number, (name, credential) in enumerate(tenants.items()):
+        context.reach("tenants", number, len(tenants))
+        figures = _of_tenant(context, f"{folder}/{name}", period_s, until_ms, name, credential)
+        found.append(TenantReport(name, figures, f"{name}/{_PAGE}"))
+    files = open_files(folder, lambda: context.spark)
+    _write(files, "tables/tenants.parquet", tenants_table(found))
+    files.remove([_PAGE])
+    files.create(_PAGE, make_tenants_page(found).encode())
+    context.report = files.uri(_PAGE)
+    return {
+        "report": context.report,
+        "tenants": len(found),
+        "messages": sum(one.messages for one in found),
+        "failures": sum(one.figures.current.failures for one in found),
+    }
+
+
+def _of_tenant(
+    context: JobContext,
+    folder: str,
+    period_s: int | str,
+    until_ms: int,
+    name: str,
+    credential: str,
+) -> Figures:
+    """The report of a tenant, as a run of its own in that tenant."""
+    lake = context.options.lake
+    own = JobContext(
+        replace(
+            context.options,
+            server=replace(context.server, credential=credential),
+            lake=None if lake is None else lake.replace(_TENANT, name),
+            continuous=False,
+        ),
+        run=f"{context.run}-{name}"[:MAX_NAME],
+        job="report",
+        clock=context.clock,
+        stopping=context.stopping,
+        spark=context.spark,
+    )
+    found: list[Figures] = []
+
+    def job(own: JobContext) -> Summary:
+        if own.options.lake is not None:
+            _check_lake(own)
+        found.append(_report(own, folder, period_s, until_ms))
+        return _summary(own, found[0])
+
+    try:
+        run_job(job, own)
+    finally:
+        own.close()
+    return found[0]
 
 
 def _check_lake(context: JobContext) -> None:
@@ -79,7 +175,8 @@ def _check_lake(context: JobContext) -> None:
     check_last(context, lake)
 
 
-def _report(context: JobContext, folder: str, period_s: int | str, until_ms: int | None) -> Summary:
+def _report(context: JobContext, folder: str, period_s: int | str, until_ms: int | None) -> Figures:
+    """Write the page and the tables of the context's tenant."""
     log = _log(context)
     end = (context.clock.now() if until_ms is None else until_ms) // 1000 + 1
     period = _everything(log, end) if period_s == ALL else period_of(end - int(period_s), end)
@@ -100,10 +197,20 @@ def _report(context: JobContext, folder: str, period_s: int | str, until_ms: int
     figures = collect_figures(
         rows, period, url=context.server.url, made_at=context.clock.now(), now=_queues_now(context)
     )
+    page = make_page(figures)
     files.remove([_PAGE])
-    files.create(_PAGE, make_page(figures).encode())
+    files.create(_PAGE, page.encode())
     context.report = files.uri(_PAGE)
-    return {"report": context.report, **_counts(figures)}
+    _send(context, page)
+    return figures
+
+
+def _send(context: JobContext, page: str) -> None:
+    """Let the console show the page; the report is complete without that."""
+    try:
+        context.remote.ask(lambda q: q.put_report(page))
+    except (TooLarge, UnknownRoute) as error:
+        context.note(f"The console does not show this report: {error.detail}")
 
 
 def _everything(log: DataFrame, end: int) -> Period:
@@ -120,8 +227,9 @@ def _write(files: Files, path: str, table: pa.Table) -> None:
     files.create(path, buffer.getvalue())
 
 
-def _counts(figures: Figures) -> Summary:
+def _summary(context: JobContext, figures: Figures) -> Summary:
     return {
+        "report": context.report or "",
         "messages": sum(topic.messages for topic in figures.topics),
         "arrivals": figures.current.arrivals,
         "acked": figures.current.acks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
@@ -21,7 +22,7 @@ from penstock.pipeline.report.sections import (
     tiles,
 )
 
-__all__ = ["make_page"]
+__all__ = ["charts_section", "make_page", "whole_page"]
 
 _VENDOR: Final = files("penstock.server") / "console" / "static" / "vendor"
 _STATIC: Final = files("penstock.pipeline.report") / "static"
@@ -39,28 +40,44 @@ def make_page(figures: Figures) -> str:
                 story_section(figures),
                 tiles(figures),
                 attention_section(figures),
-                _charts("Over time", [one for one in charts if one.group == "period"]),
+                charts_section("Over time", _of(charts, "period")),
                 failures_section(figures),
                 tables_section(figures),
-                _charts("Since the beginning", [one for one in charts if one.group == "trend"]),
+                charts_section(
+                    "Since the beginning", [one for one in charts if one.group == "trend"]
+                ),
             )
         )
+    return whole_page(
+        f"Penstock report, {shown_time(figures.period.end)}",
+        "Penstock report",
+        _about(figures),
+        body,
+        f"{figures.url}, made {made} UTC. All times are UTC.",
+        charts,
+    )
+
+
+def _of(charts: Sequence[Chart], group: str) -> list[Chart]:
+    return [one for one in charts if one.group == group]
+
+
+def whole_page(
+    title: str, heading: str, about: str, body: str, made: str, charts: Sequence[Chart]
+) -> str:
+    """A page around its content; everything but ``body`` is escaped here."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>Penstock report, {escape(_title(figures))}</title>"
+        f"<title>{escape(title)}</title>"
         f"<style>{_text('uplot.css', vendor=True)}{_text('report.css')}</style></head><body>"
-        f"<header><div><h1>Penstock report</h1><p>{escape(_about(figures))}</p></div>"
+        f"<header><div><h1>{escape(heading)}</h1><p>{escape(about)}</p></div>"
         '<button type="button" id="theme" hidden>Theme</button></header>'
-        f"<main>{body}</main><footer><p>{escape(figures.url)}, made {made} UTC. All times are UTC. "
+        f"<main>{body}</main><footer><p>{escape(made)} "
         "The tables behind this page are Parquet files in <code>tables/</code> next to it.</p>"
         f"</footer>{_scripts(charts)}</body></html>\n"
     )
-
-
-def _title(figures: Figures) -> str:
-    return shown_time(figures.period.end)
 
 
 def _about(figures: Figures) -> str:
@@ -77,7 +94,8 @@ def _is_now(figures: Figures) -> bool:
     return abs(figures.period.end - figures.made_at / 1000) < 2 * figures.period.width
 
 
-def _charts(title: str, charts: list[Chart]) -> str:
+def charts_section(title: str, charts: Sequence[Chart]) -> str:
+    """The charts of a group; empty if there are none."""
     if not charts:
         return ""
     drawn = "".join(
@@ -96,7 +114,7 @@ def _charts(title: str, charts: list[Chart]) -> str:
     )
 
 
-def _scripts(charts: list[Chart]) -> str:
+def _scripts(charts: Sequence[Chart]) -> str:
     if not charts:
         return f"<script>{_text('report.js')}</script>"
     # Inside a script element only "</" and "<!--" could end or change it.

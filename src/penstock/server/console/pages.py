@@ -22,10 +22,16 @@ _POLICY: Final = (
     b" object-src 'none'"
 )
 _SAFETY: Final = (
-    (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
+)
+#: The frame for reports, which contain texts of producers. It may run the scripts inside the page,
+#: has an origin of its own, and loads nothing. Only the console may show it.
+_FRAME: Final = "report_frame.html"
+_FRAME_POLICY: Final = (
+    b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:;"
+    b" base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
 )
 _ALWAYS_ASK: Final = b"no-cache"
 _FOR_EVER: Final = b"public, max-age=31536000, immutable"
@@ -33,7 +39,9 @@ _FOR_EVER: Final = b"public, max-age=31536000, immutable"
 
 async def redirect(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
     """The page has a slash at its end, since its paths are relative to it."""
-    return Plain(308, headers=((b"location", b"console/"), *_SAFETY))
+    return Plain(
+        308, headers=((b"location", b"console/"), (b"content-security-policy", _POLICY), *_SAFETY)
+    )
 
 
 async def index(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
@@ -48,11 +56,15 @@ async def asset(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
     found = known.by_name.get(name)
     if found is None or version != known.version:
         raise UnknownRoute(f"The console has no file {shown(name)}. Load the page again.")
-    return _reply(call, found, _FOR_EVER)
+    return _reply(call, found, _FOR_EVER, _FRAME_POLICY if name == _FRAME else _POLICY)
 
 
-def _reply(call: Call, found: Asset, cached: bytes) -> Plain:
-    known = ((b"etag", found.tag), (b"cache-control", cached), *_SAFETY)
+def _with(policy: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"content-security-policy", policy), *_SAFETY)
+
+
+def _reply(call: Call, found: Asset, cached: bytes, policy: bytes = _POLICY) -> Plain:
+    known = ((b"etag", found.tag), (b"cache-control", cached), *_with(policy))
     if found.tag in call.headers.get(b"if-none-match", b""):
         return Plain(304, headers=known)
     headers = ((b"vary", b"accept-encoding"), *known)

@@ -1,6 +1,6 @@
-"""Runs of pipeline jobs, as reported by the jobs (T1).
+"""Runs of pipeline jobs and the newest report, as the jobs send them (T1).
 
-A run describes the whole tenant: storing one needs ``admin:*``, reading them ``read:*``.
+They describe the whole tenant: storing them needs ``admin:*``, reading them ``read:*``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from penstock.errors import BadInput, TooLarge, UnknownRun
 from penstock.model.limits import shown
-from penstock.model.runs import Run
+from penstock.model.runs import MAX_REPORT_PAGE_BYTES, Run
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body
 from penstock.server.routing import Empty, Need, Route
-from penstock.wire.bodies import RunBody, RunList
+from penstock.wire.bodies import ReportBody, ReportReply, RunBody, RunList
 from penstock.wire.codecs import JSON
 
 __all__ = ["ROUTES"]
@@ -47,7 +47,20 @@ async def list_runs(call: Call, query: RunQuery, body: Empty) -> RunList:  # noq
     return RunList(await call.broker.runs(query.job, query.limit))
 
 
+async def put_report(call: Call, query: Empty, body: ReportBody) -> None:  # noqa: ARG001
+    """Store the page of a report; it replaces the one before."""
+    await call.broker.put_report(body.page)
+
+
+async def get_report(call: Call, query: Empty, body: Empty) -> ReportReply:  # noqa: ARG001
+    """The newest report. Never as a page of its own, which could call the API as its reader."""
+    return ReportReply(await call.broker.report())
+
+
 _PATH: Final = "/v1/pipeline/runs/{id}"
+_REPORT: Final = "/v1/pipeline/report"
+#: JSON writes a control character as six.
+_MAX_REPORT_BODY: Final = 6 * MAX_REPORT_PAGE_BYTES
 _EVERYTHING: Final = Need("read")
 
 ROUTES: Final = (
@@ -74,6 +87,30 @@ ROUTES: Final = (
         body=Body(RunBody),
         status=204,
         errors=(BadInput, TooLarge),
+        tag="pipeline",
+    ),
+    Route(
+        method="PUT",
+        path=_REPORT,
+        verb="put_report",
+        summary="Store the page of a report, for the console",
+        need=Need("admin"),
+        handler=put_report,
+        query=Empty,
+        body=Body(ReportBody, most=_MAX_REPORT_BODY),
+        status=204,
+        errors=(BadInput, TooLarge),
+        tag="pipeline",
+    ),
+    Route(
+        method="GET",
+        path=_REPORT,
+        verb="get_report",
+        summary="The newest report",
+        need=_EVERYTHING,
+        handler=get_report,
+        query=Empty,
+        replies=((JSON, ReportReply),),
         tag="pipeline",
     ),
     Route(

@@ -107,6 +107,11 @@ def _delegate(name: str) -> Callable[..., Any]:
         self._uses[engine] = self._uses.get(engine, 0) + 1
         try:
             return await getattr(engine, name)(*args, **options)
+        except StoreClosed:
+            if self._is_closed:
+                raise
+            # This server has stepped down meanwhile. ``StoreClosed`` would end its keepers.
+            raise not_writer(self.role) from None
         finally:
             self._release(engine)
 
@@ -255,6 +260,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             except PenstockError as error:
                 self._trouble = error.detail
                 _log.warning("The store cannot be watched or opened: %s", error.detail)
+            except Exception:  # noqa: BLE001  (a panic of the binding must not end the watch)
+                _log.exception("The store cannot be watched or opened.")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._watch.poll_s):
                     await self._lost.wait()

@@ -18,6 +18,7 @@ const Find = later(() => import("./message.js"), "Find");
 const NewQueue = later(() => import("./new_queue.js"), "NewQueue");
 const Publish = later(() => import("./publish.js"), "Publish");
 const Pipeline = later(() => import("./pipeline.js"), "Pipeline");
+const Report = later(() => import("./report.js"), "Report");
 const Access = later(() => import("./access.js"), "Access");
 const About = later(() => import("./about.js"), "About");
 
@@ -29,6 +30,7 @@ const PLACES = [
   ["publish", "Publish", () => mayAny("publish")],
   ["new", "New queue", () => mayAny("admin")],
   ["pipeline", "Pipeline", () => may("read")],
+  ["report", "Report", () => may("read")],
   ["access", "Access", () => true],
   ["about", "About", () => true],
 ];
@@ -53,7 +55,7 @@ function later(load, name) {
 
 /** The other screens, so that they open without waiting, and while the server restarts. */
 const IDLE_MS = 1_500;
-const prefetch = () => ["queue", "dead_letters", "message", "new_queue", "publish", "pipeline", "access", "about"]
+const prefetch = () => ["queue", "dead_letters", "message", "new_queue", "publish", "pipeline", "report", "access", "about"]
   .forEach((name) => import(`./${name}.js`).catch(() => {}));
 
 function Screen({ parts }) {
@@ -66,6 +68,7 @@ function Screen({ parts }) {
     case "publish": return html`<${Publish} topic=${name} />`;
     case "new": return html`<${NewQueue} />`;
     case "pipeline": return html`<${Pipeline} id=${name} />`;
+    case "report": return html`<${Report} />`;
     case "access": return html`<${Access} />`;
     case "about": return html`<${About} />`;
     default: return html`<h1>There is no such page</h1><p><a href="#/">Overview</a></p>`;
