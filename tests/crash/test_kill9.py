@@ -74,7 +74,8 @@ class Nursery:
     def __init__(self, folder: Path, scheme: str = "rocksdb") -> None:
         self.store = folder / "store"
         if scheme in SERVERS:
-            self.url = s3_url(s3_endpoint(scheme))
+            # On a busy machine a commit may take longer than the default lease.
+            self.url = s3_url(s3_endpoint(scheme), lease_ms=60_000, timeout_ms=60_000)
         else:
             self.url = workload.store_url(str(self.store), scheme)
         self.history: list[bytes] = []

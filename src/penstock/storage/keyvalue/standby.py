@@ -185,7 +185,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
         name = "reader" if self._location.reader else "standby"
-        writer = self._record.url if self._record else None
+        record = self._record
+        writer = None if record is None or record.is_gone else record.url
         if self._trouble and writer == self._url:
             writer = None  # Its own record, from before it stepped down.
         return Role(name, writer, self._trouble)

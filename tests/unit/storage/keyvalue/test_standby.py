@@ -53,6 +53,9 @@ async def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     with pytest.raises(NotWriter, match=r"only reads\. http://one writes to it"):
         await reader.delete_queue("t", "q")
     await one.close()
+    async with asyncio.timeout(20):
+        while reader.role.writer is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     two = await FailoverEngine.open(writer, EngineOptions(), "http://two")
     async with asyncio.timeout(20):
         while reader.role.writer != "http://two":  # noqa: ASYNC110
