@@ -18,11 +18,13 @@ CLIENTS_INSTALLED := $(VENV)/.installed-sqs-clients
 AIRFLOW_INSTALLED := $(VENV)/.installed-airflow
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
+# The interpreters for `make pythons`, if not those on the PATH and of pyenv.
+PYTHONS ?=
 # What Spark runs on.
 JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    systemd:systemd-analyze chromium $(JAVA) nodejs:node npm
+    systemd:systemd-analyze prometheus:promtool chromium $(JAVA) nodejs:node npm
 # More peers that benchmarks compare with.
 BENCH_PACKAGES := $(SYSTEM_PACKAGES) rabbitmq-server beanstalkd
 # Parallel test processes. For two cores two more are worth it: many tests wait for a server or for Java.
@@ -30,11 +32,11 @@ WORKERS ?= 4
 CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
-CODE := $(wildcard src tests bench examples website)
+CODE := $(wildcard src tests bench examples website deploy/health.py)
 # Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test quick laws rewritten check proto bench figures screenshot docs format clean system java
+.PHONY: help run demo test quick pythons laws rewritten check proto bench figures screenshot docs format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +54,9 @@ test: system $(CLIENTS_INSTALLED) $(AIRFLOW_INSTALLED) ## Check, then run the wh
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
 	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' \
 	    tests/unit tests/conformance/test_memory.py $(PYTEST)
+
+pythons: system $(INSTALLED) ## The quick tests from the wheel, on each Python that is found: minutes for each
+	$(PYTHON) -m tests.pythons $(PYTHONS)
 
 laws: $(INSTALLED) ## Rewrite the table in docs/semantics.md of the tests that hold each law
 	$(PYTHON) -m tests.law_report

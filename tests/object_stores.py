@@ -6,17 +6,19 @@ import hashlib
 import itertools
 import os
 import platform
+import re
 import shutil
 import sys
 from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from tests.private_server import PrivateProcess
 from tests.service.serving import unused_port
 
-__all__ = ["BUCKET", "SERVERS", "s3_endpoint", "s3_url"]
+__all__ = ["BUCKET", "SERVERS", "s3_endpoint", "s3_keys", "s3_url"]
 
 BUCKET = "penstock"
 _numbers = itertools.count()
@@ -120,3 +122,17 @@ def s3_url(endpoint: str, **settings: object) -> str:
     query = "".join(f"&{name}={value}" for name, value in options.items())
     path = f"test-{_RUN}-{next(_numbers)}"
     return f"slatedb+s3://{_KEY}@{BUCKET}/{path}?endpoint={endpoint}{query}"
+
+
+def s3_keys(endpoint: str, prefix: str) -> list[str]:
+    """The keys of up to 1,000 objects whose keys begin with ``prefix``."""
+    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=30)
+    try:
+        query = f"list-type=2&prefix={quote(prefix, safe='')}"
+        connection.request("GET", f"/{BUCKET}?{query}", headers=_SIGNED)
+        reply = connection.getresponse()
+        body = reply.read().decode()
+        assert reply.status == 200, body
+    finally:
+        connection.close()
+    return re.findall("<Key>([^<]*)</Key>", body)

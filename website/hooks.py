@@ -1,31 +1,55 @@
 """Hooks of the documentation site: pages that are made from other files.
 
-The front page is README.md, and ``reference/errors.md`` lists the exception tree. Links to files
-outside of ``docs/`` become plain text, after a check that the file is there.
+The front page is README.md, and pages of the reference are made from the code
+(``reference_pages``). Links to files outside of ``docs/`` become plain text, after a check that the
+file is there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from penstock.errors import PenstockError
+# MkDocs imports this file alone.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from website.reference_pages import commands_page, errors_page, http_page
 
 ROOT: Final = Path(__file__).parents[1]
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+#: The front page has no pages beside it to navigate to, and says where to go instead.
+_FRONT: Final = "---\nhide: [navigation]\n---\n\n"
+_DOORS: Final = """
+[Tutorial, 15 minutes](tutorial.md){ .md-button .md-button--primary }
+[When to choose it](choosing.md){ .md-button }
+[Deploying](deploying.md){ .md-button }
+"""
+#: Files of the site that are not below docs/.
+_ASSETS: Final = {
+    "assets/site.css": ROOT / "website" / "site.css",
+    "assets/icon.svg": ROOT / "src" / "penstock" / "server" / "console" / "static" / "icon.svg",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that have no file."""
+    """Add the pages and assets that have no file in docs/."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    front = _LINK.sub(_from_readme, readme)
-    files.append(File.generated(config, "index.md", content=front))
-    files.append(File.generated(config, "reference/errors.md", content=errors_page()))
+    introduction, _, rest = _LINK.sub(_from_readme, readme).partition("\n```sh\n")
+    made = {
+        "index.md": f"{_FRONT}{introduction}{_DOORS}\n```sh\n{rest}",
+        "reference/errors.md": errors_page(),
+        "reference/http.md": http_page(),
+        "reference/commands.md": commands_page(),
+    }
+    for path, content in made.items():
+        files.append(File.generated(config, path, content=content))
+    for path, source in _ASSETS.items():
+        files.append(File.generated(config, path, abs_src_path=str(source)))
     return files
 
 
@@ -33,32 +57,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace the links that leave the documentation."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
     return _LINK.sub(lambda link: _inside(link, folder), markdown)
-
-
-def errors_page() -> str:
-    """Every error, with its status and what the caller should do."""
-    lines = [
-        "# Errors",
-        "",
-        "Every error is a `penstock.PenstockError`. Over HTTP it is a problem document with the",
-        "status of this table, whose `type` is made of the name; a client raises the same class.",
-        "",
-        "| error | status | means | what to do |",
-        "|---|---|---|---|",
-    ]
-    for kind in sorted(set(_kinds(PenstockError)), key=lambda kind: (kind.status, kind.__name__)):
-        if kind.__name__.startswith("_"):
-            continue
-        means = " ".join((kind.__doc__ or "").split("\n\n", maxsplit=1)[0].split())
-        lines.append(f"| `{kind.__name__}` | {kind.status} | {means} | {kind.advice} |")
-    return "\n".join(lines) + "\n"
-
-
-def _kinds(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
-    for child in kind.__subclasses__():
-        if child.__module__.startswith("penstock.errors"):
-            yield child
-            yield from _kinds(child)
 
 
 def _from_readme(link: re.Match[str]) -> str:

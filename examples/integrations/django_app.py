@@ -1,4 +1,6 @@
-"""Django's Tasks on Penstock, as a project in one file. With a server (`make run`) and a worker
+"""Django's Tasks on Penstock, as a project in one file, for Django 6 or the backport.
+
+With a server (`make run`) and a worker
 
     python django_app.py penstock_worker
 
@@ -14,10 +16,13 @@ import django
 from django.conf import settings
 from django.core.management import execute_from_command_line
 
+#: Since version 6 tasks are a part of Django.
+BACKPORT = [] if django.VERSION >= (6,) else ["django_tasks"]
+
 if not settings.configured:
     settings.configure(
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-        INSTALLED_APPS=["django_tasks", "penstock.integrations.django"],
+        INSTALLED_APPS=[*BACKPORT, "penstock.integrations.django"],
         TASKS={
             "default": {
                 "BACKEND": "penstock.integrations.django.PenstockBackend",
@@ -29,7 +34,10 @@ if not settings.configured:
     )
     django.setup()
 
-from django_tasks import task
+if BACKPORT:
+    from django_tasks import task
+else:
+    from django.tasks import task
 
 
 @task()

@@ -459,7 +459,7 @@ class QueueApi(ConsumeApi, JobApi, WebhookApi, Protocol):
     async def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
-        Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.
+        Raises ``UnknownDelivery`` if the queue has none, ``UnknownMessage`` if the log has not.
         """
         ...
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.errors import BadUrl, StoreUnavailable
+from penstock.errors import BackupUnavailable, BadUrl
 from penstock.extras import importing
 from penstock.model.secrets import mask_password
 
@@ -57,8 +59,14 @@ class _Folder(BackupFiles):
             return sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise _unavailable(self.name, error) from error
 
     def create(self, name: str, data: bytes) -> None:
+        with _accessing(self.name):
+            self._create(name, data)
+
+    def _create(self, name: str, data: bytes) -> None:
         self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         path = self._folder / name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -73,10 +81,16 @@ class _Folder(BackupFiles):
             os.close(descriptor)
 
     def remove(self, name: str) -> None:
-        (self._folder / name).unlink()
+        with _accessing(self.name):
+            (self._folder / name).unlink()
 
     def read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _unavailable(self.name, error) from error
 
 
 class _Bucket(BackupFiles):
@@ -90,23 +104,47 @@ class _Bucket(BackupFiles):
         try:
             self._system, self._path = fs.FileSystem.from_uri(url)
         except (OSError, ValueError) as error:
-            raise StoreUnavailable(f"Cannot use {self.name}: {error}.", field="backup") from error
+            raise _unavailable(self.name, error) from error
 
     def names(self) -> list[str]:
         selector = self._fs.FileSelector(self._path, allow_not_found=True)
-        return sorted(info.base_name for info in self._system.get_file_info(selector))
+        with _accessing(self.name):
+            return sorted(info.base_name for info in self._system.get_file_info(selector))
 
     def create(self, name: str, data: bytes) -> None:
-        with self._system.open_output_stream(f"{self._path}/{name}") as stream:
+        with (
+            _accessing(self.name),
+            self._system.open_output_stream(f"{self._path}/{name}") as stream,
+        ):
             stream.write(data)
 
     def remove(self, name: str) -> None:
-        self._system.delete_file(f"{self._path}/{name}")
+        with _accessing(self.name):
+            self._system.delete_file(f"{self._path}/{name}")
 
     def read(self, name: str) -> bytes:
-        with self._system.open_input_stream(f"{self._path}/{name}") as stream:
-            content: bytes = stream.readall()
+        try:
+            with self._system.open_input_stream(f"{self._path}/{name}") as stream:
+                content: bytes = stream.readall()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _unavailable(self.name, error) from error
         return content
+
+
+@contextmanager
+def _accessing(name: str) -> Iterator[None]:
+    """Raise ``BackupUnavailable`` for an error of the file system."""
+    try:
+        yield
+    except OSError as error:
+        raise _unavailable(name, error) from error
+
+
+def _unavailable(name: str, error: Exception) -> BackupUnavailable:
+    reason = getattr(error, "strerror", None) or str(error)
+    return BackupUnavailable(f"The backup {name} cannot be used: {reason}.", field="backup")
 
 
 def open_files(place: str) -> BackupFiles:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.model.delivery import ClaimOrder
 from penstock.model.duration import Duration
 
 if TYPE_CHECKING:
-    from penstock.consume.lease import Lease
-    from penstock.consume.lease_batch import LeaseBatch
+    from penstock.consume.consumption import BatchConsumption, Consumption
 
 __all__ = ["ConsumeApi"]
 
@@ -27,8 +26,12 @@ class ConsumeApi(Protocol):
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
         where: str | None = None,
-    ) -> AsyncIterator[Lease]:
-        """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
+    ) -> Consumption:
+        """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``.
+
+        ``async with q.consume(…) as deliveries:`` sends, when it ends, what was settled, and
+        releases what was claimed ahead.
+        """
         ...
 
     def consume_batches(
@@ -41,6 +44,9 @@ class ConsumeApi(Protocol):
         lease_ms: Duration | None = None,
         order: ClaimOrder = "given",
         where: str | None = None,
-    ) -> AsyncIterator[LeaseBatch]:
-        """Claim forever, many at a time: ``async for batch in …: async with batch: …``."""
+    ) -> BatchConsumption:
+        """Claim forever, many at a time: ``async for batch in …: async with batch: …``.
+
+        Like ``consume``, it can be closed by an ``async with`` around the loop.
+        """
         ...

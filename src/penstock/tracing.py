@@ -40,16 +40,20 @@ from penstock.model.message import HeaderValue, NewMessage
 from penstock.version import VERSION
 
 __all__ = [
+    "context_of",
     "continued",
     "current_ids",
     "handling",
+    "is_traced",
     "no_settle_span",
+    "span_kind",
     "traced_claim",
     "traced_headers",
     "traced_messages",
     "traced_publish",
     "traced_settle",
     "traced_settle_and_claim",
+    "tracer",
 ]
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -99,6 +103,19 @@ def continued(headers: Mapping[str, HeaderValue]) -> Iterator[None]:
         contexts.detach(token)
 
 
+def is_traced() -> bool:
+    """Whether this program uses OpenTelemetry."""
+    return _API in sys.modules
+
+
+def context_of(headers: Mapping[str, HeaderValue]) -> Any | None:
+    """The span context that a message carries; None if it has no valid one."""
+    if _PARENT not in headers:
+        return None
+    context = sys.modules[_API].get_current_span(_extracted(headers)).get_span_context()
+    return context if context.is_valid else None
+
+
 def current_ids() -> tuple[str, str] | None:
     """The ids of the current trace and span, for log lines; None without a valid span."""
     api = sys.modules.get(_API)
@@ -125,10 +142,10 @@ def handling(queue: str, handler: str, delivery: Delivery) -> Iterator[None]:
         "messaging.penstock.attempts": delivery.attempts,
         "code.function.name": handler,
     }
-    with _tracer().start_as_current_span(
+    with tracer().start_as_current_span(
         f"handle {queue}",
         context=_extracted(delivery.message.headers),
-        kind=_kind("CONSUMER"),
+        kind=span_kind("CONSUMER"),
         attributes=attributes,
     ):
         yield
@@ -143,9 +160,9 @@ def traced_publish(verb: F) -> F:
             return await verb(*args, **kwargs)
         topic = _argument(args, kwargs, "topic")
         with (
-            _tracer().start_as_current_span(
+            tracer().start_as_current_span(
                 f"publish {topic}",
-                kind=_kind("PRODUCER"),
+                kind=span_kind("PRODUCER"),
                 attributes=_attributes("send", "publish", topic),
             ),
             otel_metrics.publishing(topic),
@@ -197,8 +214,8 @@ def traced_settle(verb: F) -> F:
         names = {type(item).__name__.lower() for item in items}
         attributes["messaging.penstock.settlements"] = sorted(names)
         with (
-            _tracer().start_as_current_span(
-                f"settle {queue}", kind=_kind("CLIENT"), attributes=attributes
+            tracer().start_as_current_span(
+                f"settle {queue}", kind=span_kind("CLIENT"), attributes=attributes
             ),
             otel_metrics.settling(queue, items) as settlement,
         ):
@@ -250,9 +267,9 @@ def _record_claim(queue: object, deliveries: Sequence[Delivery], begun_ms: int) 
     queue = ",".join(queue) if isinstance(queue, list | tuple) else queue
     attributes = _attributes("receive", "claim", queue)
     attributes["messaging.batch.message_count"] = len(deliveries)
-    _tracer().start_span(
+    tracer().start_span(
         f"claim {queue}",
-        kind=_kind("CLIENT"),
+        kind=span_kind("CLIENT"),
         attributes=attributes,
         links=_links(deliveries),
         start_time=begun_ms * _NS_PER_MS,
@@ -273,12 +290,14 @@ def _attributes(type: str, name: str, destination: object) -> dict[str, Any]:
     }
 
 
-def _tracer() -> Any:
+def tracer() -> Any:
+    """The tracer of this package; only if ``is_traced``."""
     # The provider may be set after the first call, so the tracer is not kept; the SDK caches it.
     return sys.modules[_API].get_tracer("penstock", VERSION)
 
 
-def _kind(name: str) -> Any:
+def span_kind(name: str) -> Any:
+    """A kind of span by its name."""
     return getattr(sys.modules[_API].SpanKind, name)
 
 
@@ -296,13 +315,8 @@ def _extracted(headers: Mapping[str, HeaderValue]) -> Any:
 
 def _links(deliveries: Sequence[Delivery]) -> list[Any]:
     api = sys.modules[_API]
-    links = []
-    for delivery in deliveries:
-        if _PARENT in delivery.message.headers:
-            context = api.get_current_span(_extracted(delivery.message.headers)).get_span_context()
-            if context.is_valid:
-                links.append(api.Link(context))
-    return links
+    contexts = (context_of(delivery.message.headers) for delivery in deliveries)
+    return [api.Link(context) for context in contexts if context is not None]
 
 
 def _has_room(headers: object) -> bool:

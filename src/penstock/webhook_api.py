@@ -29,8 +29,9 @@ class WebhookApi(Protocol):
     ) -> NewWebhook:
         """Create a webhook, or replace the one of that id.
 
-        The reply has the secret if the webhook is new and none was given. A replaced webhook keeps
-        its secret unless another one is given. ``threshold`` is the depth of ``queue.depth``.
+        ``queue`` is a name, or a pattern in which ``*`` stands for any characters. The reply has
+        the secret if the webhook is new and none was given. A replaced webhook keeps its secret
+        unless another one is given. ``threshold`` is the depth of ``queue.depth``.
         """
         ...
 

@@ -49,6 +49,7 @@ from penstock.testing.history import (
     read_history,
 )
 from tests.crash import workload
+from tests.object_stores import SERVERS, s3_endpoint, s3_url
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "200"))
 #: Events that a child lives for, at most; some 50 are one commit of every client.
@@ -72,7 +73,10 @@ class Nursery:
 
     def __init__(self, folder: Path, scheme: str = "rocksdb") -> None:
         self.store = folder / "store"
-        self.url = workload.store_url(str(self.store), scheme)
+        if scheme in SERVERS:
+            self.url = s3_url(s3_endpoint(scheme))
+        else:
+            self.url = workload.store_url(str(self.store), scheme)
         self.history: list[bytes] = []
         self._torn = b""
         self._events, self._writer = os.pipe()
@@ -162,7 +166,14 @@ class Nursery:
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 2 * KILLS)
 @pytest.mark.parametrize(
-    "scheme, kills", [("rocksdb", KILLS), ("files", KILLS), ("slatedb+file", KILLS // 8)]
+    "scheme, kills",
+    [
+        ("rocksdb", KILLS),
+        ("files", KILLS),
+        ("slatedb+file", KILLS // 8),
+        ("seaweedfs", KILLS // 25),
+        ("moto", KILLS // 50),
+    ],
 )
 async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
     tmp_path: Path, scheme: str, kills: int, monkeypatch: pytest.MonkeyPatch

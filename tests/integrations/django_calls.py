@@ -14,10 +14,24 @@ from typing import Any
 import django_project as project
 from django.db import connections, transaction
 from django.utils import timezone
-from django_tasks import TaskResult, default_task_backend
-from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
 
 from penstock.integrations.django.running import worker_app
+
+if project.BACKPORT:
+    from django_tasks import TaskResult, default_task_backend
+    from django_tasks.exceptions import (
+        InvalidTaskError,
+        TaskResultDoesNotExist,
+        TaskResultMismatch,
+    )
+else:
+    from django.tasks import TaskResult, default_task_backend
+    from django.tasks.exceptions import InvalidTask as InvalidTaskError
+    from django.tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+
+
+#: Names that differ between Django and the backport.
+NAMES = {"InvalidTask": "InvalidTaskError"}
 
 
 @contextmanager
@@ -43,7 +57,7 @@ def error_of(function: Any) -> str:
     try:
         function()
     except (InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch, ValueError) as error:
-        return type(error).__name__
+        return NAMES.get(type(error).__name__, type(error).__name__)
     return "no error"
 
 

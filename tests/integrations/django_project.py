@@ -10,10 +10,13 @@ import django
 from django.conf import settings
 from django.core.management import execute_from_command_line
 
+#: Since version 6 tasks are a part of Django.
+BACKPORT = [] if django.VERSION >= (6,) else ["django_tasks"]
+
 if not settings.configured:
     settings.configure(
         DATABASES=json.loads(os.environ["TEST_DATABASES"]),
-        INSTALLED_APPS=["django_tasks", "penstock.integrations.django"],
+        INSTALLED_APPS=[*BACKPORT, "penstock.integrations.django"],
         TASKS={
             "default": {
                 "BACKEND": "penstock.integrations.django.PenstockBackend",
@@ -25,7 +28,10 @@ if not settings.configured:
     )
     django.setup()
 
-from django_tasks import TaskContext, task
+if BACKPORT:
+    from django_tasks import TaskContext, task
+else:
+    from django.tasks import TaskContext, task
 
 
 @task()

@@ -100,6 +100,26 @@ def test_an_unknown_actor_is_a_dead_letter(broker: PenstockBroker) -> None:
     assert broker.verbs.stats(DEFAULT).failed == 1
 
 
+@pytest.mark.parametrize("payload", [b"no JSON", b"[1]", b'{"no": "actor"}'])
+def test_what_is_no_message_is_a_dead_letter(broker: PenstockBroker, payload: bytes) -> None:
+    """An error would end the consumer, and with it the leases of what workers have in hand."""
+
+    @dramatiq.actor
+    def known() -> None: ...
+
+    broker.consume(DEFAULT).close()
+    broker.verbs.publish(DEFAULT, payload)
+    known.send()
+    with working(broker) as worker:
+        consumers = dict(worker.consumers)
+        broker.join(DEFAULT, timeout=20_000)
+        assert worker.consumers == consumers
+    assert (broker.verbs.stats(DEFAULT).failed, broker.verbs.stats(DEFAULT).done) == (1, 1)
+    (dead,) = broker.verbs.claim(f"{DEFAULT}.dlq")
+    assert dead.error is not None
+    assert dead.error.startswith("The message cannot be decoded: ")
+
+
 def test_a_delay_waits_in_the_store(broker: PenstockBroker) -> None:
     @dramatiq.actor
     def later() -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,3 +75,20 @@ async def test_the_connection_ends_with_the_application() -> None:
         assert app.verbs is not None
     with pytest.raises(penstock.errors.BadInput, match="not connected"):
         _ = app.verbs
+
+
+async def test_an_application_that_fails_at_once_ends_the_workers_too() -> None:
+    app = penstock.App()
+
+    @app.task()
+    async def task() -> None: ...
+
+    async def fail() -> None:
+        async with lifespan("memory://", app=app, work=True)(None):
+            raise RuntimeError("another part of the application")
+
+    started = asyncio.create_task(fail())
+    done, _ = await asyncio.wait({started}, timeout=60)
+    assert done, "the workers go on"
+    with pytest.raises(RuntimeError, match="another part"):
+        await started

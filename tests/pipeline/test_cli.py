@@ -93,3 +93,14 @@ def test_a_replay_needs_no_spark_and_says_what_it_did(server: Hosted) -> None:
     # Without an id it says which one it takes before anything is moved, for a repetition.
     done = pipeline("replay", "billing", "--url", server.url, "--json")
     assert f"--replay-id {json.loads(done.stdout)['replay_id']}" in done.stderr
+
+
+def test_the_log_of_a_job_is_json_if_it_is_set_so(server: Hosted, tmp_path: Path) -> None:
+    """No Spark: the log is empty. The event loop of the driver logs its start."""
+    words = ("archive", "--url", server.url, "--lake", str(tmp_path))
+    logged = {"PENSTOCK_LOG_FORMAT": "json", "PENSTOCK_LOG_LEVEL": "debug"}
+    done = pipeline(*words, **logged)
+    assert done.returncode == Exit.OK, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert "asyncio" in {line["logger"] for line in lines}
+    assert "{" not in pipeline(*words, PENSTOCK_LOG_LEVEL="debug").stderr

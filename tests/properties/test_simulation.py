@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from penstock.testing.simulation.engines import opened_simulation, simulation_of
 from penstock.testing.simulation.report import simulate
 from penstock.testing.simulation.sql import FAULT_KINDS
 from tests.databases import empty_url
+from tests.object_stores import s3_endpoint, s3_keys, s3_url
 
 #: Four times thirty: about twelve seconds on one idle core.
 SEEDS = 30
@@ -37,6 +40,26 @@ def test_real_adapters_keep_the_laws_in_every_interleaving(engine: str, seeds: i
     assert report.failures == []
     assert report.interleavings == seeds
     assert len(report.faults) > 2
+
+
+@pytest.mark.slow  # Real servers.
+@pytest.mark.timeout(600)  # A loaded machine takes ten times as long.
+@pytest.mark.parametrize("server, seeds", [("seaweedfs", 6), ("moto", 3)])
+def test_stores_in_a_bucket_keep_the_laws_in_every_interleaving(server: str, seeds: int) -> None:
+    endpoint = s3_endpoint(server)
+    url = s3_url(endpoint)
+    with opened_simulation("slatedb", url) as simulation:
+        report = simulate(simulation, first_seed=1, seeds=seeds, steps=40)
+        again = simulation.run(simulation.program(1, 40))
+    for failure in report.failures:
+        print(failure.shortest, *failure.shortest_violations, sep="\n")
+    assert report.failures == []
+    assert report.interleavings == seeds
+    assert len(report.faults) > 2
+    # A run does not depend on how long the server takes to answer.
+    assert again.trace in report.traces
+    # Every run has removed its store.
+    assert s3_keys(endpoint, urlsplit(url).path.lstrip("/")) == []
 
 
 @pytest.mark.slow  # Every statement of every server waits for the one before it.

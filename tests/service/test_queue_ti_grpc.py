@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.service.certificates import self_signed
 from tests.service.serving import Serve, Served, unused_port
 
 INSECURE = ConnectOptions(insecure=True)
+PAGE = Path(__file__).parents[2] / "docs" / "doors" / "queue-ti.md"
 PASSWORD = "correct horse battery"
 KILLS = 3
 
@@ -72,6 +75,21 @@ async def refused(call: Awaitable[Any]) -> str:
 
 
 # -- the client of queue-ti ----------------------------------------------------------------
+
+
+async def test_the_sample_of_the_page(ti: Ti) -> None:
+    """docs/doors/queue-ti.md, on another port."""
+    [sample] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    code = compile(
+        sample.replace("localhost:50051", ti.address),
+        *("queue-ti.md", "exec"),
+        flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
+    await eval(code, names)
+    async with connect_natively(ti.server.url) as q:
+        payloads = [entry.payload for entry in (await q.read_log(payloads=True)).entries]
+    assert b'{"n": 7}' in payloads
 
 
 async def test_its_client_produces_and_consumes(ti: Ti) -> None:

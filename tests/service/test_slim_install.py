@@ -106,3 +106,14 @@ def test_a_client_and_a_worker_without_extras(slim: Path, serve: Serve, tmp_path
     )
     assert command.returncode == 7
     assert "pip install 'penstock[cli]'" in command.stderr
+    refused = subprocess.run(
+        [slim.with_name("penstock"), "serve", "--port", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 7
+    install_it, run_it = refused.stderr.splitlines()
+    assert "pip install 'penstock[server,rocksdb]'" in install_it
+    assert "pipx run --spec 'penstock[server,rocksdb]' penstock serve --port 0" in run_it

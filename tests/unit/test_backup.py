@@ -12,13 +12,23 @@ import pytest
 from penstock import backup as backups
 from penstock.backup import back_up, decode_frames, encode_frame, restore
 from penstock.backup_files import open_files
-from penstock.errors import BackupCorrupt, BadUrl, StoreNotEmpty, StoreUnavailable, StoreUnfinished
+from penstock.errors import (
+    BackupCorrupt,
+    BackupUnavailable,
+    BadUrl,
+    StoreNotEmpty,
+    StoreUnavailable,
+    StoreUnfinished,
+)
+from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage import transfer
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.files.adapter import FilesAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.transfer.stores import KeyValueTarget
+from penstock.storage.keyvalue.transfer.views import StoreView
 from penstock.storage.transfer import Item, Origin
 from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import difference
@@ -89,6 +99,48 @@ async def test_nothing_that_was_acknowledged_before_is_missing(
     assert len(numbers) >= before
     assert (await restored.stats(TENANT, "all")).available == len(numbers)
     await restored.close()
+
+
+@law("X1")
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_retention_goes_on_while_a_backup_is_made(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    store = await opened(f"{scheme}://{tmp_path}/store", clock)
+    for number in range(3):
+        await store.publish(TENANT, "t", [NewMessage(b"%d" % number)])
+        (delivery,) = await store.claim(TENANT, "t", "w", 1, 60_000)
+        await store.settle(TENANT, "t", [Ack(delivery.receipt)])
+        clock.advance(13 * 3600 * 1000)
+    await store.close()  # From now on a store in files has no payloads in its journal.
+    store = await opened(f"{scheme}://{tmp_path}/store", clock)
+
+    async def retain() -> None:
+        while (await store.sweep(1_000)).more:
+            pass
+        assert len((await store.read_log(TENANT, Offset(0), 10)).entries) == 1
+        assert isinstance(store, KeyValueEngine)
+        if isinstance(store.core.adapter, FilesAdapter):
+            await asyncio.to_thread(store.core.adapter.flush)
+
+    open_view = backups._open_view
+
+    async def opened_before(url: str) -> StoreView:
+        view = await open_view(url)
+        await retain()
+        return view
+
+    monkeypatch.setattr(backups, "_open_view", opened_before)
+    await back_up(f"{scheme}://{tmp_path}/store", f"{tmp_path}/backup")
+    await restore(f"{tmp_path}/backup", f"rocksdb://{tmp_path}/restored")
+    restored = await opened(f"rocksdb://{tmp_path}/restored", FakeClock())
+    page = await restored.read_log(TENANT, Offset(0), 10_000, payloads=True)
+    assert [entry.payload for entry in page.entries] == [b"0", b"1", b"2"]
+    await restored.close()
+    await store.close()
+    if scheme == "files":
+        assert len([*(tmp_path / "store/messages").glob("*/*")]) == 1
 
 
 @pytest.fixture
@@ -181,6 +233,29 @@ async def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
     await target.close()
     with pytest.raises(StoreUnfinished):
         await back_up(f"files://{tmp_path}/half", f"{tmp_path}/backup")
+
+
+async def test_a_place_that_cannot_be_used_is_a_typed_error(backup: Path, tmp_path: Path) -> None:
+    store = f"rocksdb://{tmp_path}/store"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await back_up(store, f"{tmp_path}/file")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await back_up(store, f"{tmp_path}/file/below")
+    with pytest.raises(BackupUnavailable, match="Not a directory"):
+        await restore(f"{tmp_path}/file", f"rocksdb://{tmp_path}/restored")
+    (backup / "part-00000001").unlink()
+    (backup / "part-00000001").mkdir()
+    with pytest.raises(BackupUnavailable, match="Is a directory"):
+        await restore(str(backup), f"rocksdb://{tmp_path}/restored")
+    settings = "scheme=http&region=us-east-1&endpoint_override="
+    nowhere = f"s3://key:secret@{BUCKET}/x?{settings}127.0.0.1%3A1"
+    with pytest.raises(BackupUnavailable) as refused:
+        await restore(nowhere, f"rocksdb://{tmp_path}/restored")
+    assert "secret" not in refused.value.detail
+    host = quote(urlsplit(s3_endpoint()).netloc, safe="")
+    with pytest.raises(BackupUnavailable, match=r"(?i)no_?such_?bucket"):
+        await back_up(store, f"s3://key:secret@missing/x?{settings}{host}")
 
 
 async def test_a_bucket_holds_a_backup(backup: Path, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from itertools import count, permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from penstock.errors import (
 from penstock.model.message import NewMessage
 from penstock.storage import transfer
 from penstock.storage.engines import open_engine
+from penstock.storage.keyvalue.adapters.files import journal
 from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.laws import law
@@ -250,3 +253,37 @@ async def test_a_source_that_went_on_is_noticed(
     store = await opened(other, clock)
     await store.close()
     await refused(StoreNotEmpty, other, target)
+
+
+async def test_a_copy_that_is_cancelled_in_the_middle_of_a_write_is_continued(
+    sources: dict[str, tuple[str, dict[str, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by Ctrl-C: the target is closed once its thread has ended the write."""
+    monkeypatch.setattr(transfer, "BATCH_ITEMS", 10)
+    source, target = sources["postgresql"][0], url_of("files", tmp_path)
+    written, go_on = threading.Event(), threading.Event()
+    original = journal.ChainEnd
+
+    def slow(*given: Any) -> journal.ChainEnd:
+        """The end of the frame that was just appended, which the journal does not know yet."""
+        if threading.current_thread() is not threading.main_thread() and not written.is_set():
+            written.set()
+            go_on.wait(60)
+        return original(*given)
+
+    monkeypatch.setattr(journal, "ChainEnd", slow)
+    copying = asyncio.create_task(copy_store(source, target))
+    assert await asyncio.to_thread(written.wait, 60)
+    copying.cancel()
+    await asyncio.wait({copying}, timeout=0.5)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    assert (await copy_store(source, target)).continued
+    clock = now()
+    before, copy = await opened(source, clock), await opened(target, clock)
+    assert await sides(before, copy) is None
+    await before.close()
+    await copy.close()

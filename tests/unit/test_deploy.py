@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import compose_spec
 import kubernetes_validate
 import promql_parser
 import pytest
@@ -23,6 +27,7 @@ SETTINGS = {setting.name for setting in all_settings()}
 METRIC = re.compile(r"\b(?:penstock|process|python_gc)_\w+")
 #: What Prometheus adds to the name of a histogram or counter.
 SUFFIX = re.compile(r"_(?:bucket|count|sum)$")
+IMAGE = (DEPLOY / "Containerfile").read_text()
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 
@@ -92,8 +97,7 @@ def test_manifests(path: Path) -> None:
 
 def environments() -> Iterator[tuple[str, str]]:
     """Every setting that a file passes on, and where."""
-    image = (DEPLOY / "Containerfile").read_text()
-    yield from (("Containerfile", name) for name in re.findall(r"PENSTOCK_\w+", image))
+    yield from (("Containerfile", name) for name in re.findall(r"PENSTOCK_\w+", IMAGE))
     for name, service in read_yaml(DEPLOY / "compose.yaml")["services"].items():
         for variable in service.get("environment", {}):
             if variable.startswith("PENSTOCK_"):
@@ -143,3 +147,160 @@ def test_the_units(tmp_path: Path, name: str) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- checked by programs of other projects -------------------------------------------------
+
+
+def test_compose_follows_its_specification() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    validate_compose(text)
+    for right, wrong in {
+        "127.0.0.1:9090:9090": "nonsense:9090",
+        "unless-stopped": "sometimes",
+        "service_healthy": "service_well",
+    }.items():
+        with pytest.raises(ValueError, match=r"services\."):
+            validate_compose(text.replace(right, wrong))
+
+
+def validate_compose(text: str) -> None:
+    # It does not resolve aliases.
+    compose_spec.PyCompose.from_yaml(yaml.safe_dump(yaml.safe_load(text))).validate()
+
+
+def promtool(*arguments: object) -> None:
+    done = subprocess.run(
+        ["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+#: Alert, series and their values per minute, and when it fires.
+FIRED = [
+    ("PenstockDown", {'up{job="penstock",instance="a"}': "1 1 0 0 0"}, "4m"),
+    ("PenstockDown", {'penstock_store_up{job="penstock",instance="a"}': "1 1 0 0 0"}, "4m"),
+    (
+        "PenstockErrors",
+        {'penstock_calls_total{instance="a",verb="publish",outcome="unavailable"}': "0 0 3 3 3"},
+        "3m",
+    ),
+    # The series begins with the first error.
+    (
+        "PenstockErrors",
+        {'penstock_calls_total{instance="a",verb="publish",outcome="error"}': "_ _ 1 1 1"},
+        "3m",
+    ),
+    (
+        "PenstockQueueNotConsumed",
+        {'penstock_queue_oldest_available_age_seconds{tenant="t",queue="q"}': "0+60x20"},
+        "12m",
+    ),
+    (
+        "PenstockDeliveriesFail",
+        {'penstock_queue_deliveries{tenant="t",queue="q",state="failed"}': "0 0 1 1"},
+        "3m",
+    ),
+    ("PenstockLeasesLapse", {'penstock_leases_lapsed_total{instance="a"}': "0+5x20"}, "15m"),
+    (
+        "PenstockKeeperStuck",
+        {
+            'penstock_keeper_finished_timestamp_seconds{instance="a",keeper="sweep"}': "0x20",
+            'penstock_keeper_running{instance="a",keeper="sweep"}': "1x20",
+        },
+        "6m",
+    ),
+    (
+        "PenstockSlowCommits",
+        {
+            'penstock_commit_duration_seconds_bucket{instance="a",le="0.1"}': "0+10x20",
+            'penstock_commit_duration_seconds_bucket{instance="a",le="1"}': "0+100x20",
+            'penstock_commit_duration_seconds_bucket{instance="a",le="+Inf"}': "0+100x20",
+        },
+        "15m",
+    ),
+    ("PenstockMemoryBudget", {'penstock_memory_refusals_total{instance="a"}': "0+1x20"}, "9m"),
+]
+
+
+def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+    """Prometheus evaluates the rules over series that it is given."""
+    (group,) = read_yaml(DEPLOY / "alerts.yaml")["groups"]
+    assert {alert for alert, _, _ in FIRED} == {rule["alert"] for rule in group["rules"]}
+    shutil.copy(DEPLOY / "alerts.yaml", tmp_path)
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": value} for name, value in series.items()],
+            "promql_expr_test": [firing(alert, "0m", 0), firing(alert, at, 1)],
+        }
+        for alert, series, at in FIRED
+    ]
+    path = tmp_path / "test.yaml"
+    path.write_text(
+        yaml.safe_dump({"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": tests})
+    )
+    promtool("test", "rules", path)
+
+
+def firing(alert: str, at: str, count: int) -> dict[str, object]:
+    found = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    return {"expr": found, "eval_time": at, "exp_samples": [{"labels": "{}", "value": count}]}
+
+
+def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
+    for name in ("prometheus.yaml", "alerts.yaml"):
+        shutil.copy(DEPLOY / name, tmp_path)
+    promtool("check", "config", tmp_path / "prometheus.yaml")
+
+
+def test_every_alert_is_documented() -> None:
+    (group,) = read_yaml(DEPLOY / "alerts.yaml")["groups"]
+    documented = (DEPLOY.parent / "docs" / "metrics.md").read_text().partition("## Alerts")[2]
+    assert re.findall(r"`(Penstock\w+)`", documented) == [rule["alert"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_the_health_check_of_the_image(is_alive: bool, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^HEALTHCHECK .*CMD (.*)$", IMAGE, re.MULTILINE)
+    assert json.loads(command) == ["python", "/opt/penstock/health.py"]
+    assert "COPY deploy/health.py /opt/penstock/health.py" in IMAGE
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", "--json", "--port", "0", "--store", "memory:"],
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        port = json.loads(process.stdout.readline())["url"].rpartition(":")[2]
+        if not is_alive:
+            process.terminate()
+            process.wait(60)
+        done = subprocess.run(
+            [sys.executable, DEPLOY / "health.py"],
+            env={"PENSTOCK_PORT": port},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+    assert (done.returncode, bool(done.stderr)) == ((0, False) if is_alive else (1, True))
+
+
+def test_a_server_that_stands_by_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = runpy.run_path(str(DEPLOY / "health.py"))
+    asked: list[str] = []
+
+    def answer(role: str, path: str) -> dict[str, str]:
+        asked.append(path)
+        return {"role": role}
+
+    for role, paths in {"standby": ["/healthz"], "writer": ["/healthz", "/readyz"]}.items():
+        asked.clear()
+        monkeypatch.setitem(names["main"].__globals__, "ask", partial(answer, role))
+        names["main"]()
+        assert asked == paths

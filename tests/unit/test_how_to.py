@@ -34,7 +34,8 @@ def page(name: str) -> dict[str, Any]:
 
 
 def test_every_page_with_code_has_a_test() -> None:
-    source = Path(__file__).read_text()
+    followed = Path(__file__).parents[1] / "service" / "test_how_to_pages.py"
+    source = Path(__file__).read_text() + followed.read_text()
     for path in FOLDER.glob("*.md"):
         assert not blocks(path.name) or f'"{path.name}"' in source
 
@@ -121,6 +122,19 @@ async def test_a_second_delivery_changes_nothing(database: sqlite3.Connection) -
 async def test_several_urls_are_taken() -> None:
     with pytest.raises(penstock.errors.Unreachable):
         await page("several-servers.md")["connect_and_publish"]()
+
+
+async def test_tuning() -> None:
+    names = page("tuning.md")
+    orders = [{"order": number} for number in range(600)]
+    async with penstock.open("memory://") as q:
+        await q.create_queue("billing", "topic = 'orders'")
+        await names["one_after_the_other"](q, orders[:3])
+        await names["concurrently"](q, orders[:3])
+        await names["in_batches"](q, orders)
+        handled = await names["consume"](q, 606)
+        assert sorted(order["order"] for order in handled) == sorted([0, 1, 2] * 2 + [*range(600)])
+        assert (await q.stats("billing")).done == 606
 
 
 PROGRAM = """

@@ -169,6 +169,7 @@ class Claiming(Scope):
         deadline = self._clock.now() + wait_ms
         claiming = asyncio.Lock()
         granted: list[Delivery] = []
+        is_over = False
 
         async def wait_in_line(queue: str) -> None:
             with self._waiting.for_deliveries(self.tenant, queue, wanted.where) as place:
@@ -176,7 +177,7 @@ class Claiming(Scope):
 
                 async def look() -> bool:
                     async with claiming:
-                        if not granted:
+                        if not granted and not is_over:
                             granted.extend(await self._look(line, queue, wanted))
                         return bool(granted)
 
@@ -187,7 +188,10 @@ class Claiming(Scope):
         waits = [asyncio.ensure_future(wait_in_line(queue)) for queue in queues]
         try:
             ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            await _cancelled(waits)
+            is_over = True
+            async with claiming:
+                # A claim in progress has ended: cancelled, it would give back what it is granted.
+                await _cancelled(waits)
         except asyncio.CancelledError:
             self._waiting.finish(self._abandon(waits, granted))
             raise

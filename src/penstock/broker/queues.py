@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, Unpack
 
@@ -24,7 +24,7 @@ from penstock.model.queue import (
     check_topic_policy,
     plain_fields,
 )
-from penstock.model.queue_events import check_unreserved
+from penstock.model.queue_events import MessageEvent, check_unreserved
 from penstock.storage.contract import Engine
 
 __all__ = ["Queues", "new_policy", "preview_of", "to_start", "updated_policy"]
@@ -82,15 +82,19 @@ class Queues(Scope):
     async def update_queue(self, name: str, **changes: Unpack[PolicyChanges]) -> QueueInfo:
         """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
+        given: Collection[MessageEvent] = ()
+
+        def change(policy: QueuePolicy) -> QueuePolicy:
+            nonlocal given
+            changed = updated_policy(policy, changes, self._default_policy)
+            given = changed.events
+            return changed
+
         async with self._policies:
-
-            def change(policy: QueuePolicy) -> QueuePolicy:
-                return updated_policy(policy, changes, self._default_policy)
-
+            info = await self._change(name, change)
             if "events" in changes:
-                info = await self._engine.get_queue(self.tenant, name)
-                await self._events_set(name, change(info.policy))
-            return await self._change(name, change)
+                await self._events_set(name, given)
+        return info
 
     async def _create(
         self, name: str, fields: PolicyChanges, start: str | Start, if_exists: IfExists
@@ -99,10 +103,7 @@ class Queues(Scope):
         wanted = new_policy(fields, self._default_policy)
         begin = to_start(start)
         async with self._policies:
-            info = await self._put(name, wanted, begin, if_exists)
-            if if_exists is IfExists.REPLACE:
-                await self._events_set(name, wanted)
-        return info
+            return await self._put(name, wanted, begin, if_exists)
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue's policy and state."""
@@ -159,8 +160,8 @@ class Queues(Scope):
         finally:
             self._schemas.forget(name)
 
-    async def _events_set(self, name: str, policy: QueuePolicy) -> None:
-        """Report that the caller has decided which events the queue reports."""
+    async def _events_set(self, name: str, events: Collection[MessageEvent]) -> None:
+        """Report which events the caller has decided that the queue reports."""
 
     async def _put(
         self,

@@ -2,7 +2,7 @@
 
 A webhook is a document of the engine, named by its tenant and id. Its events wait in a queue of its
 own, ``penstock.webhook.<id>``, whose filter selects them from the topic ``penstock.events``. The
-queue that it watches publishes them there (``events`` of its policy). A keeper makes the calls.
+queues that it watches publish them there (``events`` of their policies). A keeper makes the calls.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from typing import Final
 import msgspec
 from msgspec.structs import asdict, replace
 
-from penstock.broker.queues import Queues, new_policy
-from penstock.errors import Conflict, StoreCorrupt, UnknownQueue, UnknownWebhook
+from penstock.broker.queues import new_policy
+from penstock.broker.webhook_events import (
+    WEBHOOK_KIND,
+    StoredWebhook,
+    WebhookEvents,
+    decode_webhook,
+)
+from penstock.errors import Conflict, UnknownQueue, UnknownWebhook
 from penstock.model.limits import shown
 from penstock.model.message import Published
-from penstock.model.queue import IfExists, QueueInfo, QueuePolicy, Start, check_events
-from penstock.model.queue_events import EVENTS_TOPIC, MessageEvent, queue_event
-from penstock.model.secrets import MASK
+from penstock.model.queue import Start
+from penstock.model.queue_events import EVENTS_TOPIC, queue_event
 from penstock.model.webhooks import (
     MAX_WEBHOOKS,
     TEST,
@@ -29,43 +34,26 @@ from penstock.model.webhooks import (
     check_webhook,
     check_webhook_id,
     filter_of,
-    message_events,
+    is_one_queue,
     new_secret,
     queue_policy,
     to_secret,
+    watches,
     webhook_of,
     webhook_queue,
 )
 
-__all__ = ["STATE_KIND", "WEBHOOK_KIND", "StoredWebhook", "Webhooks", "decode_webhook"]
+__all__ = ["STATE_KIND", "Webhooks"]
 
-WEBHOOK_KIND: Final = "webhook"
-#: What a keeper has last seen of the queues that webhooks watch.
+#: What a keeper has last seen of a queue that a webhook watches. Named by tenant and webhook, and
+#: by the queue if the webhook names a pattern.
 STATE_KIND: Final = "webhook-state"
 _NEW_SECRET_BYTES: Final = 32
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class StoredWebhook(Webhook, frozen=True, kw_only=True):
-    """The document. Fields are added, never changed: older servers read the same store."""
-
-    secret: str
-    added: tuple[MessageEvent, ...] = ()
-    """The events that its queue publishes for webhooks only, and no longer without them."""
-
-    def shown(self) -> Webhook:
-        """The webhook without its secret and the values of its headers, which may be secrets."""
-        fields = asdict(self)
-        del fields["secret"], fields["added"]
-        fields["headers"] = dict.fromkeys(self.headers, MASK)
-        return Webhook(**fields)
-
-
-_decoder: Final = msgspec.json.Decoder(StoredWebhook)
-
-
-class Webhooks(Queues):
+class Webhooks(WebhookEvents):
     """The verbs on webhooks."""
 
     async def put_webhook(
@@ -91,7 +79,8 @@ class Webhooks(Queues):
         if secret is not None:
             to_secret(secret)
         async with self._policies:
-            info = await self._engine.get_queue(self.tenant, queue)
+            if is_one_queue(webhook):
+                await self._engine.get_queue(self.tenant, queue)
             known = await self._find_webhook(id)
             if known is None:
                 await self._check_room()
@@ -101,15 +90,15 @@ class Webhooks(Queues):
             stored = StoredWebhook(
                 **asdict(replace(webhook, created_at=created_at)),
                 secret=secret or kept or new_secret(made or b""),
-                added=await self._added(webhook, info.policy),
             )
             await self._put_webhook_queue(stored)
-            # The document comes before the policy: from then on no other call drops the events.
-            await self._engine.put_document(WEBHOOK_KIND, self._webhook_name(id), _encode(stored))
             if known is not None:
-                await self._drop_added(known)
-            info = await self._engine.get_queue(self.tenant, queue)
-            await self._put(queue, info.policy, Start())
+                await self._keep_added(known)
+            # The document comes before the policies: from then on no other call drops the events.
+            await self._engine.put_document(WEBHOOK_KIND, self._webhook_name(id), _encode(stored))
+            if known is not None and known.queue != queue:
+                await self._forget_states(id)
+            await self._adjust_events(await self._watched(stored, known))
         self._webhooks_changed()
         return NewWebhook(stored.shown(), stored.secret if made else None)
 
@@ -126,11 +115,12 @@ class Webhooks(Queues):
         webhook = await self._get_webhook(check_webhook_id(id))
         name = self._webhook_name(id)
         async with self._policies:
+            await self._keep_added(webhook)
             await self._engine.delete_document(WEBHOOK_KIND, name)
-            await self._engine.delete_document(STATE_KIND, name)
+            await self._forget_states(id)
             with suppress(UnknownQueue):
                 await self._delete(webhook_queue(id))
-            await self._drop_added(webhook)
+            await self._adjust_events(await self._watched(webhook))
         self._webhooks_changed()
 
     async def test_webhook(self, id: str) -> Published:
@@ -152,52 +142,20 @@ class Webhooks(Queues):
             policy = new_policy({**queue_policy(), "filter": filter_}, self._default_policy)
             await self._put(name, policy, Start())
 
-    async def _put(
-        self,
-        name: str,
-        policy: QueuePolicy,
-        start: Start,
-        if_exists: IfExists = IfExists.REPLACE,
-        *,
-        was: QueuePolicy | None = None,
-    ) -> QueueInfo:
-        """Store the policy, with the events that the queue's webhooks need."""
-        needed = {
-            event
-            for webhook in await self._all_webhooks()
-            if webhook.queue == name
-            for event in message_events(webhook)
-        }
-        if not needed <= set(policy.events):
-            policy = replace(policy, events=check_events((*policy.events, *needed)))
-        return await super()._put(name, policy, start, if_exists, was=was)
+    async def _watched(self, *webhooks: Webhook | None) -> list[str]:
+        """The queues that any of these webhooks watches."""
+        return [
+            info.name
+            for info in await self._engine.list_queues(self.tenant)
+            if any(webhook and watches(webhook, info.name) for webhook in webhooks)
+        ]
 
-    async def _events_set(self, name: str, policy: QueuePolicy) -> None:
-        """Note in the queue's webhooks which events it reports for webhooks only."""
-        prefix = self._webhook_name("")
-        for document, value in await self._engine.list_documents(WEBHOOK_KIND):
-            webhook = decode_webhook(document, value)
-            if not document.startswith(prefix) or webhook.queue != name:
-                continue
-            added = check_events(tuple(message_events(webhook) - set(policy.events)))
-            if added != webhook.added:
-                noted = _encode(replace(webhook, added=added))
-                await self._engine.add_document(WEBHOOK_KIND, document, noted, value)
-
-    async def _drop_added(self, webhook: StoredWebhook) -> None:
-        """Remove from a queue the events that it reported for the webhook that was stored before.
-
-        ``_put`` keeps the events that webhooks need now.
-        """
-        with suppress(UnknownQueue):
-            await self._change(webhook.queue, lambda policy: _without(policy, webhook.added))
-
-    async def _added(self, webhook: Webhook, policy: QueuePolicy) -> tuple[MessageEvent, ...]:
-        """The events that the queue has, or will have, because of webhooks only."""
-        others = await self._all_webhooks()
-        before = {event for one in others if one.queue == webhook.queue for event in one.added}
-        own = message_events(webhook) - (set(policy.events) - before)
-        return check_events(tuple(own))
+    async def _forget_states(self, id: str) -> None:
+        """Remove what was last seen of the queues that a webhook watched."""
+        name = self._webhook_name(id)
+        for state, _ in await self._engine.list_documents(STATE_KIND):
+            if state == name or state.startswith(f"{name}/"):
+                await self._engine.delete_document(STATE_KIND, state)
 
     async def _check_room(self) -> None:
         if len(await self._all_webhooks()) >= MAX_WEBHOOKS:
@@ -218,30 +176,5 @@ class Webhooks(Queues):
         value = await self._engine.get_document(WEBHOOK_KIND, name)
         return None if value is None else decode_webhook(name, value)
 
-    async def _all_webhooks(self) -> list[StoredWebhook]:
-        prefix = self._webhook_name("")
-        return [
-            decode_webhook(name, value)
-            for name, value in await self._engine.list_documents(WEBHOOK_KIND)
-            if name.startswith(prefix)
-        ]
-
-    def _webhook_name(self, id: str) -> str:
-        # A tenant's name has no slash, so no two tenants share a document (T1).
-        return f"{self.tenant}/{id}"
-
     def _webhooks_changed(self) -> None:
         """Report that a keeper should read the webhooks again."""
-
-
-def _without(policy: QueuePolicy, events: Sequence[MessageEvent]) -> QueuePolicy:
-    kept = tuple(event for event in policy.events if event not in events)
-    return replace(policy, events=kept)
-
-
-def decode_webhook(name: str, value: bytes) -> StoredWebhook:
-    """The stored webhook."""
-    try:
-        return _decoder.decode(value)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreCorrupt(f"The webhook {name} cannot be read.") from error

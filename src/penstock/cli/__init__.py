@@ -7,22 +7,22 @@ that ``penstock --help`` and shell completion are fast.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
 from penstock.cli.exits import Exit
-from penstock.errors import MissingExtra
-from penstock.extras import require
+from penstock.cli.missing import find_missing, report
 
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    try:
-        require("cli", "click", "rich")
-    except MissingExtra as error:
-        sys.stderr.write(f"error: {error}\n")
+    arguments = sys.argv[1:]
+    missing = find_missing(arguments, os.environ)
+    if missing is not None:
+        sys.stderr.write(report(missing, arguments, sys.prefix))
         sys.exit(Exit.UNAVAILABLE)
     # Needs click.
     from penstock.cli import program  # noqa: PLC0415

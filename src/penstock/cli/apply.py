@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from penstock.api import QueueApi
 from penstock.cli import printing
@@ -56,9 +57,10 @@ async def apply(q: QueueApi, /, file: str, dry_run: bool, prune: bool, yes: bool
             await make_change(q, declared, change)
             made += 1
     except BaseException:
-        printing.note(f"{made} of {len(changes)} changes were made; apply the file again.")
+        if not printing.as_json({"changes": _marked(changes, made), "applied": False}):
+            _print_failure(changes, made)
         raise
-    if not printing.as_json({"changes": changes, "applied": not dry_run}):
+    if not printing.as_json({"changes": _marked(changes, made), "applied": not dry_run}):
         _print_end(len(changes), dry_run=dry_run)
 
 
@@ -107,6 +109,18 @@ def _field_lines(change: Change) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     return "none" if value is None else toml_value(msgspec.to_builtins(value))
+
+
+def _marked(changes: Sequence[Change], made: int) -> list[Change]:
+    """The changes, the first of them marked as made."""
+    return [replace(change, made=number < made) for number, change in enumerate(changes)]
+
+
+def _print_failure(changes: Sequence[Change], made: int) -> None:
+    names = [f"{change.kind} {change.name}" for change in changes]
+    done = f": {', '.join(names[:made])}" if made else ""
+    printing.note(f"{made} of {len(changes)} changes were made{done}.")
+    printing.note(f"Not made: {', '.join(names[made:])}. The file can be applied again.")
 
 
 def _print_end(count: int, *, dry_run: bool) -> None:

@@ -29,7 +29,7 @@ from penstock.cli.line_format import delivery_format
 from penstock.cli.options import choices
 from penstock.cli.printing import safe
 from penstock.cli.session import lasting
-from penstock.errors import StaleReceipt
+from penstock.errors import PenstockError, StaleReceipt
 from penstock.model.delivery import Ack, ClaimOrder, Delivery, Release, Settlement
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
@@ -276,6 +276,8 @@ async def _hold(q: QueueApi, delivery: Delivery) -> None:
             await q.extend(delivery, lease_ms)
         except StaleReceipt:
             return  # Settling will report it.
+        except PenstockError as error:
+            printing.note(f"The lease was not extended: {error.detail}")
 
 
 async def _stop(process: Process) -> None:
@@ -297,8 +299,8 @@ def _variables(delivery: Delivery) -> dict[str, str]:
         "DELIVERY_QUEUE": delivery.queue,
         "DELIVERY_TOPIC": message.topic,
         "DELIVERY_ATTEMPTS": str(delivery.attempts),
-        "DELIVERY_CONTENT_TYPE": message.content_type or "",
         # An environment variable cannot contain a NUL.
+        "DELIVERY_CONTENT_TYPE": (message.content_type or "").replace("\0", "�"),
         "DELIVERY_ERROR": (delivery.error or "").replace("\0", "�"),
         "DELIVERY_FAILED_AT": "" if delivery.failed_at is None else str(delivery.failed_at),
         "DELIVERY_ORIGINAL_QUEUE": delivery.original_queue or "",

@@ -40,10 +40,13 @@ class Declaration(Struct, frozen=True):
 
     def refused(self, path: Sequence[str], detail: str, limit: int | str | None = None) -> BadInput:
         """The error that names the line and the field at ``path``."""
+        return BadInput(self.at(path, detail), field=".".join(path), limit=limit)
+
+    def at(self, path: Sequence[str], detail: str) -> str:
+        """The text of an error, preceded by the line and the field at ``path``."""
         number = _line_of(self.text, path)
         place = self.source if number is None else f"{self.source}, line {number}"
-        field = ".".join(path)
-        return BadInput(f"{place}: {field}: {detail}", field=field, limit=limit)
+        return f"{place}: {'.'.join(path)}: {detail}"
 
 
 def read_declaration(file: str) -> Declaration:

@@ -7,7 +7,7 @@ its default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, cast
 
@@ -17,12 +17,19 @@ from msgspec.structs import replace
 
 from penstock.api import QueueApi
 from penstock.cli.declaration import Declaration, plain_policy
-from penstock.errors import BadInput, BadSchema, Forbidden
+from penstock.errors import BadInput, BadSchema, Forbidden, NotFound, QueueNotEmpty
+from penstock.model.fixed_fields import changed_fixed_field, not_empty
 from penstock.model.limits import check_name
 from penstock.model.policy_fields import PolicyChanges
-from penstock.model.queue import QueuePolicy, TopicPolicy, check_events, check_topic_policy
+from penstock.model.queue import (
+    QueuePolicy,
+    TopicPolicy,
+    changed_policy,
+    check_events,
+    check_topic_policy,
+)
 from penstock.model.queue_events import RESERVED_PREFIX, MessageEvent, check_unreserved
-from penstock.model.webhooks import message_events
+from penstock.model.webhooks import message_events, watches
 from penstock.wire.decode_errors import explain
 
 __all__ = ["Change", "find_changes", "make_change"]
@@ -39,6 +46,7 @@ class Change(Struct, frozen=True):
     name: str
     fields: dict[str, tuple[Any, Any]] = {}
     """The value before and after, of the fields that change or are given for a new one."""
+    made: bool = False
 
 
 async def find_changes(q: QueueApi, declared: Declaration, *, prune: bool) -> list[Change]:
@@ -59,6 +67,7 @@ async def find_changes(q: QueueApi, declared: Declaration, *, prune: bool) -> li
         changes += [Change("delete", "topic", name) for name in topics.keys() - declared.topics]
         changes += [Change("delete", "queue", name) for name in queues.keys() - declared.queues]
     found = [change for change in changes if change is not None]
+    await _check_fixed_fields(q, declared, queues, found)
     # Topics first: a schema that the server refuses leaves the queues alone. Deletions last.
     return sorted(found, key=lambda one: (one.action == "delete", one.kind == "queue", one.name))
 
@@ -67,7 +76,8 @@ async def make_change(q: QueueApi, declared: Declaration, change: Change) -> Non
     """Make one change."""
     name = change.name
     if change.action == "delete":
-        await (q.delete_queue(name) if change.kind == "queue" else q.delete_topic(name))
+        with suppress(NotFound):  # Another caller was faster.
+            await (q.delete_queue(name) if change.kind == "queue" else q.delete_topic(name))
     elif change.kind == "topic":
         await q.put_topic(name, _topic_policy(declared, name, await q.topic(name)))
     elif change.action == "create":
@@ -75,6 +85,27 @@ async def make_change(q: QueueApi, declared: Declaration, change: Change) -> Non
     else:
         changed = {field: declared.queues[name][field] for field in change.fields}
         await q.update_queue(name, **cast(PolicyChanges, changed))
+
+
+async def _check_fixed_fields(
+    q: QueueApi,
+    declared: Declaration,
+    queues: Mapping[str, QueuePolicy],
+    changes: Sequence[Change],
+) -> None:
+    """Refuse the change of a field that is fixed while its queue has deliveries."""
+    for change in changes:
+        if change.kind == "topic" or change.action != "update":
+            continue
+        before = queues[change.name]
+        field = changed_fixed_field(before, changed_policy(before, declared.queues[change.name]))
+        if field is None:
+            continue
+        stats = await q.stats(change.name)
+        if stats.depth or stats.failed:
+            error = not_empty(change.name, field)
+            text = declared.at(["queues", change.name, field], error.detail)
+            raise QueueNotEmpty(text, field=f"queues.{change.name}.{field}")
 
 
 async def _webhook_events(
@@ -86,7 +117,9 @@ async def _webhook_events(
     if any(queues[name].events for name in known if name in queues):
         with suppress(Forbidden):  # Then the difference is shown, and applying it changes nothing.
             for webhook in await q.webhooks():
-                needed[webhook.queue] = (*needed.get(webhook.queue, ()), *message_events(webhook))
+                for name in known:
+                    if watches(webhook, name):
+                        needed[name] = (*needed.get(name, ()), *message_events(webhook))
     return needed
 
 

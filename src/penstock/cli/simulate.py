@@ -1,7 +1,7 @@
 """``penstock simulate``: runs clients, faults and restarts in interleavings chosen by a seed.
 
-It needs no server, and a store only to simulate servers on a database. It is the only command
-that imports ``penstock.testing``, and only when it runs.
+It needs no server, and a store only to simulate servers on a database or a store in a bucket. It
+is the only command that imports ``penstock.testing``, and only when it runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def _to_engine(name: str) -> str:
     help="The engine family to simulate.",
 )
 @click.option(
-    "--store", metavar="URL", help="An empty database, for the engines postgresql and mysql."
+    "--store",
+    metavar="URL",
+    help="An empty database, for the engines postgresql and mysql; a bucket, for slatedb.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many to run."
@@ -70,6 +72,7 @@ def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed:
       penstock simulate --seeds 1000
       penstock simulate --engine keyvalue --first-seed 4711 --seeds 1 --steps 60
       penstock simulate --engine postgresql --store postgresql://me@localhost/empty --steps 20
+      penstock simulate --engine slatedb --store slatedb+s3://bucket/path --steps 40
     """
     from penstock.testing.simulation.engines import opened_simulation  # noqa: PLC0415
     from penstock.testing.simulation.report import simulate as run_seeds  # noqa: PLC0415

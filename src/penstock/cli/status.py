@@ -14,7 +14,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.options import target_options
 from penstock.cli.printing import Column
 from penstock.cli.session import SOON_MS, Target, find_target, run
-from penstock.errors import BadUrl
+from penstock.errors import BadInput
 
 __all__ = ["status"]
 
@@ -59,7 +59,7 @@ def status() -> None:
     """
     target = find_target()
     if target.url is None:
-        raise BadUrl("status asks servers: give --url, not --store.", field="store")
+        raise BadInput("status asks servers: give --url, not --store.", field="store")
     urls = [part.strip() for part in target.url.split(",")]
     run(_show(target, urls))
 

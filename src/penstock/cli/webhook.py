@@ -44,7 +44,11 @@ def webhook() -> None:
 @webhook.command
 @click.argument("id")
 @click.argument("receiver", metavar="URL")
-@click.option("--queue", required=True, help="The queue whose events it gets.")
+@click.option(
+    "--queue",
+    required=True,
+    help="The queue whose events it gets, or a pattern: `*` stands for any characters.",
+)
 @click.option(
     "--event",
     "events",
@@ -79,6 +83,7 @@ async def add(
     \b
     Examples:
       penstock webhook add ops https://example.com/ops --queue orders --event message.failed
+      penstock webhook add dead https://example.com/x --queue '*' --event message.dead_lettered
       penstock webhook add q https://example.com/q --queue jobs --event queue.depth --threshold 99
     """
     stored = await q.put_webhook(

@@ -41,6 +41,12 @@ def check_source(source: object) -> None:
         if not source.removeprefix(FILE_PREFIX).removeprefix("//"):
             raise BadInput("The credential file: has no path.", field="credential")
         return
+    if not isinstance(source, str):
+        raise BadInput(
+            f"A credential is an API key or a JWT, as text; {FILE_PREFIX!r} and the path of a file "
+            "that contains it; or a function that returns it.",
+            field="credential",
+        )
     check_credential(source)
 
 

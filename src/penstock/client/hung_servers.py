@@ -178,6 +178,6 @@ class HungServers:
             self._silent[server] = asyncio.get_running_loop().time()
             return None
         self._silent.pop(server, None)
-        if health.role != "standby" and health.writer is None:
+        if health.role not in ("standby", "reader") and health.writer is None:
             self._exclusive = False
         return health.role

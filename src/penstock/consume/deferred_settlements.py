@@ -80,6 +80,8 @@ class DeferredSettlements:
                         errors.append(answer)
                         again.append((hold, settlement))
                 holds, settlements = [pair[0] for pair in again], [pair[1] for pair in again]
+                if not again:
+                    return
                 if errors and not await self._may_retry(queue, len(holds), errors[0], failures):
                     self._holdings.end(holds, Fate.DROPPED)
                     return

@@ -46,6 +46,9 @@ class Holdings:
         self._none = asyncio.Event()
         self._none.set()
         self._is_given_up = False
+        #: The shortest lease when ``keep`` went to sleep, and what wakes it for a shorter one.
+        self._shortest_ms = 0
+        self._shorter = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -60,6 +63,8 @@ class Holdings:
         holds = [Hold(delivery, now, ended) for delivery in deliveries]
         for hold in holds:
             self._holds[hold.delivery.receipt] = hold
+            if hold.lease_ms < self._shortest_ms:
+                self._shorter.set()
         if self._holds:
             self._some.set()
             self._none.clear()
@@ -111,12 +116,25 @@ class Holdings:
         """Extend held claims, forever."""
         while True:
             await self._some.wait()
-            shortest_ms = min(hold.lease_ms for hold in self._holds.values())
-            await self._pace.sleep(max(_MIN_LOOK_MS, shortest_ms // _LOOKS_A_LEASE))
+            self._shorter.clear()
+            self._shortest_ms = min(hold.lease_ms for hold in self._holds.values())
+            await self._sleep(max(_MIN_LOOK_MS, self._shortest_ms // _LOOKS_A_LEASE))
             self._forget_dropped()
             now = self._pace.now()
             old = [hold for hold in self if now - hold.since >= hold.lease_ms // _EXTEND_AFTER]
             await self.extend(old)
+
+    async def _sleep(self, ms: int) -> None:
+        """Sleep, but not if a claim with a shorter lease is taken meanwhile."""
+        waits = (
+            asyncio.ensure_future(self._pace.sleep(ms)),
+            asyncio.ensure_future(self._shorter.wait()),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def extend(self, holds: Iterable[Hold]) -> None:
         """Extend these in one call per queue; the tasks of lost claims are cancelled."""

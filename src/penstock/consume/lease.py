@@ -155,17 +155,21 @@ class Lease:
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
 
         A held lease is extended automatically, and never to less than the ``lease_ms`` given
-        here, so this is rarely needed.
+        here, so this is rarely needed. It does not shorten the lease: the next automatic extension
+        might come too late.
         """
         hold = self._hold
         hold.check()
+        wanted_ms = to_ms(lease_ms)
+        if type(wanted_ms) is int and wanted_ms > 0:  # The verb refuses others.
+            wanted_ms = max(wanted_ms, hold.lease_ms)
         try:
-            outcome = await self._verbs.extend(hold.delivery, lease_ms)
+            outcome = await self._verbs.extend(hold.delivery, wanted_ms)
         except StaleReceipt:
             if hold.fate is Fate.HELD:
                 hold.end(Fate.LOST)
             raise
-        hold.wish_ms = to_ms(lease_ms) or 0
+        hold.wish_ms = wanted_ms or 0
         return outcome
 
     def let_lapse(self) -> None:

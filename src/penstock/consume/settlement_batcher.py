@@ -135,7 +135,7 @@ class SettlementBatcher:
         try:
             return await self._send(settlements)
         except PenstockError as error:
-            if len(settlements) == 1 or not isinstance(error, REFUSALS):
+            if len(settlements) <= 1 or not isinstance(error, REFUSALS):
                 return [error] * len(settlements)
         middle = len(settlements) // 2
         first = await self._answers(settlements[:middle])

@@ -68,6 +68,7 @@
         ├── StoreCorrupt         503  bytes on disk differ from those written (X1)
         │   ├── BackupCorrupt    503  a backup is damaged or incomplete
         │   └── CommitsMissing   503  acknowledged commits are gone: restore, or accept the loss
+        ├── BackupUnavailable    503  the folder or bucket of a backup cannot be used
         ├── StoreClosed          503
         ├── CommitFailed         503  the disk refused: outcome unknown, reopen
         └── NotEncoded           503  a bug: nothing reached the disk, reopen

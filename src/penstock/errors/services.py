@@ -6,6 +6,7 @@ from penstock.errors.calls import PenstockError
 
 __all__ = [
     "BackupCorrupt",
+    "BackupUnavailable",
     "BadReply",
     "Busy",
     "CommitFailed",
@@ -194,8 +195,9 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened."""
 
     advice = (
-        "Check that the path exists, is writable and has space, or that the database runs, can "
-        "be reached, and knows the user, the password and the name."
+        "Check that the path exists, is writable and has space; that the database runs, can be "
+        "reached, and knows the user, the password and the name; or that the bucket exists, and "
+        "endpoint and credentials are right."
     )
 
 
@@ -243,8 +245,8 @@ class StoreFull(StoreError):
     """There is too little space left to store more; nothing was done."""
 
     advice = (
-        "Nothing more was stored. Claims and acks still work; free space on the store's disk and "
-        "publishing resumes by itself."
+        "Nothing more was stored. Free space on the store's disk or in its bucket: publishing "
+        "resumes by itself, and claims and acks of an open store still work."
     )
     status = 507
     retryable = True
@@ -306,6 +308,15 @@ class BackupCorrupt(StoreCorrupt):
     """A backup is incomplete, or its bytes are not those that were written; nothing was opened."""
 
     advice = "Restore another backup. The store that is served is not affected."
+
+
+class BackupUnavailable(StoreError):
+    """The place of a backup cannot be read or written."""
+
+    advice = (
+        "Check that the folder or the bucket exists, can be written and has space, and that "
+        "endpoint and credentials are right. The store is not affected."
+    )
 
 
 class CommitsMissing(StoreCorrupt):

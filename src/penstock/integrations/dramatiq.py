@@ -249,7 +249,12 @@ class _Consumer(Consumer):
         lease = self._call(self._take)
         if lease is None:
             return None
-        message = Message.decode(lease.payload)
+        try:
+            message = Message.decode(lease.payload)
+        except Exception as error:  # noqa: BLE001  (an encoder may raise anything)
+            # Raised, it would end this consumer, and the leases of all messages in hand.
+            self._refuse(lease, f"The message cannot be decoded: {error}")
+            return None
         sent = message.copy(options={ID_OPTION: lease.message.id})
         self._broker.in_hand.add(lease.message.id)
         return _Delivery(sent, lease)
@@ -275,17 +280,26 @@ class _Consumer(Consumer):
         if self._leases is not None:
             self._call(self._end)
 
+    def _refuse(self, lease: Lease, reason: str) -> None:
+        """Fail what is no message of dramatiq."""
+        self._broker.logger.error("Message %d is refused. %s", lease.message.id, reason)
+        self._settle_lease(lease, lambda held: held.reject(reason))
+
     def _settle(
         self, message: _Delivery, settle: Callable[[Lease], Coroutine[Any, Any, object]]
     ) -> None:
         self._broker.in_hand.discard(message.lease.message.id)
+        self._settle_lease(message.lease, settle)
 
+    def _settle_lease(
+        self, lease: Lease, settle: Callable[[Lease], Coroutine[Any, Any, object]]
+    ) -> None:
         async def call(_: QueueApi) -> None:
             try:
-                await settle(message.lease)
+                await settle(lease)
             except StaleReceipt:
                 # The lease lapsed: another consumer has the message.
-                self._broker.logger.warning("The lease of %r was lost.", message.message_id)
+                self._broker.logger.warning("The lease of %r was lost.", lease)
 
         self._call(call)
 

@@ -116,6 +116,8 @@ async def _working(app: App | None) -> AsyncIterator[None]:
         yield
         return
     running = asyncio.create_task(app.run())
+    # ``stop`` ends only what has begun, and another part of the application may fail right away.
+    await asyncio.sleep(0)
     try:
         yield
     finally:

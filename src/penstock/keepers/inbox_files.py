@@ -53,18 +53,21 @@ class Inbox:
         self._taken = self._inbox / _TAKEN
         self._refused = root / "refused"
 
-    def take(self, limit: int) -> list[TakenFile]:
-        """Up to ``limit`` files: those that were taken before a crash, then new ones."""
+    def topics(self) -> list[str]:
+        """The topics that have a directory."""
+        folders = (*_folders(self._taken), *_folders(self._inbox))
+        return sorted({folder.name for folder in folders})
+
+    def take(self, topic: str, limit: int) -> list[TakenFile]:
+        """Up to ``limit`` files of a topic: those that were taken before, then new ones."""
+        taken, new = self._taken / topic, self._inbox / topic
         found = [
-            TakenFile(folder.name, file)
-            for folder in _folders(self._taken)
-            for file in sorted(folder.iterdir())
+            TakenFile(topic, file)
+            for file in (sorted(taken.iterdir()) if taken.is_dir() else ())
             if file.name.count("-") >= 2
         ][:limit]
-        for folder in _folders(self._inbox):
-            if len(found) >= limit:
-                break
-            found += self._take_from(folder, limit - len(found))
+        if len(found) < limit and new.is_dir() and not new.is_symlink():
+            found += self._take_from(new, limit - len(found))
         return found
 
     def _take_from(self, folder: Path, limit: int) -> list[TakenFile]:

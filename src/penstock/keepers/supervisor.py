@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker import BrokerOptions
-from penstock.errors import NotWriter, StoreClosed
+from penstock.errors import NotWriter, StoreClosed, StoreError
 from penstock.keepers.catch_up import CatchUp
 from penstock.keepers.inbox import InboxFiles
 from penstock.keepers.keeper import Keeper
@@ -181,10 +181,12 @@ class _Duty:
         self._failed_in_a_row += 1
         self._last_error = f"{type(error).__name__}: {error}"
         _log.error(
-            "Keeper %s failed; it is retried in %d ms.",
+            "Keeper %s failed; it is retried in %d ms: %s",
             self.keeper.name,
             pause_ms,
-            exc_info=error,
+            error,
+            # A store that is busy or full is no defect of the keeper.
+            exc_info=None if isinstance(error, StoreError) else error,
         )
         return pause_ms
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -18,23 +19,27 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.broker import Broker, BrokerOptions
-from penstock.broker.webhooks import WEBHOOK_KIND, StoredWebhook, decode_webhook
+from penstock.broker.webhook_events import WEBHOOK_KIND, StoredWebhook, decode_webhook
 from penstock.errors import PenstockError, StoreClosed, UnknownQueue
 from penstock.keepers.keeper import Pass
 from penstock.keepers.queue_watch import QueueWatch
 from penstock.keepers.webhook_http import AddressRefused, CallFailed, Reply, post, signed_headers
 from penstock.model.delivery import Ack, Delivery, Nack, Release, Settlement
 from penstock.model.limits import MAX_WAIT_MS
+from penstock.model.queue import QueuePolicy
 from penstock.model.webhooks import (
     DEPTH,
     NONEMPTY,
     Webhook,
     WebhookOptions,
+    is_one_queue,
     message_events,
     split_url,
+    watches,
     webhook_queue,
 )
 from penstock.storage.contract import Engine
+from penstock.storage.engine_options import not_writer
 
 __all__ = ["WebhookCalls"]
 
@@ -44,6 +49,9 @@ WEBHOOKS_EVERY_MS: Final = 1_000
 CALL_LEASE_MS: Final = 90_000
 #: How long a claimed event waits for one of the server's slots before it is released.
 SLOT_WAIT_S: Final = 20.0
+#: Queues of one pattern whose counts are read in one pass; more take turns. On a database each
+#: costs a few statements.
+QUEUES_AT_ONCE: Final = 100
 _GONE: Final = 410
 
 _log = logging.getLogger("penstock.keepers")
@@ -64,12 +72,20 @@ class WebhookCalls:
         self._brokers: dict[str, Broker] = {}
         self._lines: dict[str, _Line] = {}
         self._watch = QueueWatch(engine)
+        #: By tenant, its queues in this pass, if a webhook names a pattern.
+        self._queues: dict[str, dict[str, QueuePolicy]] = {}
+        #: By webhook, the first queue that the next pass looks at.
+        self._turns: dict[str, str] = {}
         self._slots = asyncio.Semaphore(options.webhooks.concurrency)
         #: Calls by outcome.
         self.counters: Counter[str] = Counter()
 
     async def run(self) -> Pass:
         """Read the webhooks, start and stop their deliveries, and look at the watched queues."""
+        if self._engine.role.is_standby:
+            # Reading them would open the whole store, again in each pass.
+            await self.close()
+            raise not_writer(self._engine.role)
         found = {
             name: decode_webhook(name, value)
             for name, value in await self._engine.list_documents(WEBHOOK_KIND)
@@ -78,7 +94,9 @@ class WebhookCalls:
         failure: PenstockError | None = None
         for name in self._lines.keys() - enabled.keys():
             await self._lines.pop(name).stop()
-        self._watch.forget(set(enabled))
+        self._watch.forget(enabled)
+        self._watch.begin_pass()
+        self._queues.clear()
         work = 0
         for name, webhook in enabled.items():
             tenant = name.partition("/")[0]
@@ -102,16 +120,39 @@ class WebhookCalls:
         self._lines.clear()
 
     async def _look(self, tenant: str, webhook: StoredWebhook) -> int:
-        """Send events about the queue's state, and make sure that it reports its deliveries."""
+        """Send events about the state of queues, and make sure that they report deliveries."""
         needed = message_events(webhook)
-        if needed:
+        found = await self._watched(tenant, webhook) if needed or _has_state(webhook) else {}
+        for name, policy in found.items():
+            if not needed <= set(policy.events):
+                # A publish created it, or it was put by a call that began before the webhook.
+                with suppress(UnknownQueue):
+                    await self._broker(tenant).update_queue(name)
+        if not _has_state(webhook):
+            return 0
+        if not is_one_queue(webhook):
+            await self._watch.forget_queues(tenant, webhook, found)
+        return await self._watch.look(tenant, webhook, self._take_turns(tenant, webhook, found))
+
+    async def _watched(self, tenant: str, webhook: Webhook) -> dict[str, QueuePolicy]:
+        """The queues that the webhook watches."""
+        if is_one_queue(webhook):
             info = await self._engine.get_queue(tenant, webhook.queue)
-            if not needed <= set(info.policy.events):
-                # The queue was deleted and created again, or put by a call that began before.
-                await self._broker(tenant).update_queue(webhook.queue)
-        if not {NONEMPTY, DEPTH}.isdisjoint(webhook.events):
-            return await self._watch.look(tenant, webhook)
-        return 0
+            return {info.name: info.policy}
+        if tenant not in self._queues:
+            listed = await self._engine.list_queues(tenant)
+            self._queues[tenant] = {info.name: info.policy for info in listed}
+        queues = self._queues[tenant]
+        return {name: policy for name, policy in queues.items() if watches(webhook, name)}
+
+    def _take_turns(self, tenant: str, webhook: Webhook, queues: Iterable[str]) -> list[str]:
+        """The queues to look at in this pass."""
+        names = sorted(queues)
+        webhook_name = f"{tenant}/{webhook.id}"
+        start = bisect_left(names, self._turns.pop(webhook_name, ""))
+        if start + QUEUES_AT_ONCE < len(names):
+            self._turns[webhook_name] = names[start + QUEUES_AT_ONCE]
+        return names[start : start + QUEUES_AT_ONCE]
 
     def _line(self, name: str, tenant: str) -> _Line:
         line = self._lines.get(name)
@@ -170,6 +211,11 @@ class WebhookCalls:
         if known is not None and decode_webhook(name, known) == webhook:
             await self._engine.add_document(WEBHOOK_KIND, name, encode(disabled), known)
             _log.warning("The webhook %s is disabled: its receiver answered 410.", name)
+
+
+def _has_state(webhook: Webhook) -> bool:
+    """Whether it has events about the state of a queue."""
+    return not {NONEMPTY, DEPTH}.isdisjoint(webhook.events)
 
 
 def _host(webhook: Webhook) -> str:

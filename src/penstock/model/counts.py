@@ -35,6 +35,11 @@ class QueueCounts(Struct, frozen=True, kw_only=True, gc=False):
     nacks: int
     failures: int
 
+    @property
+    def depth(self) -> int:
+        """The number that ``max_depth`` limits."""
+        return self.delayed + self.available + self.in_flight
+
     @classmethod
     def of(cls, info: QueueInfo, stats: QueueStats, now: int) -> Self:
         """The same from the replies of two other verbs."""

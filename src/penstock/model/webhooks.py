@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Struct
 
 from penstock.errors import BadInput, TooLarge
-from penstock.model.limits import check_name, check_whole, shown
+from penstock.model.limits import DLQ_SUFFIX, MAX_NAME, check_name, check_whole, shown
+from penstock.model.name_patterns import WILDCARD, is_pattern, matches, to_like
 from penstock.model.queue import Backoff
 from penstock.model.queue_events import EVENTS_TOPIC, RESERVED_PREFIX, MessageEvent
 
@@ -29,12 +30,14 @@ __all__ = [
     "check_webhook",
     "check_webhook_id",
     "filter_of",
+    "is_one_queue",
     "is_public",
     "message_events",
     "new_secret",
     "queue_policy",
     "split_url",
     "to_secret",
+    "watches",
     "webhook_of",
     "webhook_queue",
 ]
@@ -81,11 +84,12 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 
 class Webhook(Struct, frozen=True, kw_only=True):
-    """A subscription to events of one queue."""
+    """A subscription to events of one queue, or of all queues that match a pattern."""
 
     id: str
     url: str
     queue: str
+    """A name, or a pattern in which ``*`` stands for any characters."""
     events: tuple[str, ...]
     threshold: int | None = None
     """The depth above which ``queue.depth`` fires."""
@@ -122,14 +126,25 @@ def webhook_queue(id: str) -> str:
     return f"{RESERVED_PREFIX}webhook.{id}"
 
 
+def is_one_queue(webhook: Webhook) -> bool:
+    """Whether it names a queue and not a pattern."""
+    return WILDCARD not in webhook.queue
+
+
+def watches(webhook: Webhook, queue: str) -> bool:
+    """Whether the queue is the webhook's, or one of those that match its pattern."""
+    # Queues of webhooks hold events, and deliveries of events have none.
+    return matches(webhook.queue, queue) and not queue.startswith(RESERVED_PREFIX)
+
+
 def message_events(webhook: Webhook) -> set[MessageEvent]:
-    """What the watched queue has to publish for the webhook."""
+    """What the watched queues have to publish for the webhook."""
     return {kind for name in webhook.events if (kind := EVENTS[name]) is not None}
 
 
 def filter_of(webhook: Webhook) -> str:
     """The filter of the webhook's queue."""
-    queue = f"queue = '{webhook.queue}'"
+    queue = to_like("queue", webhook.queue)
     plain = [name for name in webhook.events if name.startswith("message.")]
     wanted = [f"webhook = '{webhook.id}'"]
     if "message.dead_lettered" in plain and "message.failed" not in plain:
@@ -198,9 +213,7 @@ def check_webhook_id(id: object) -> str:
 def check_webhook(webhook: Webhook, *, allow_private: bool) -> Webhook:
     """Return the webhook if every field is valid."""
     check_webhook_id(webhook.id)
-    check_name(webhook.queue, "queue")
-    if webhook.queue.startswith(RESERVED_PREFIX):
-        raise BadInput(f"{webhook.queue!r} belongs to Penstock and has no events.", field="queue")
+    _check_queue(webhook.queue)
     _check_url(webhook.url, allow_private=allow_private)
     _check_events(webhook.events)
     if DEPTH in webhook.events:
@@ -219,6 +232,21 @@ def check_webhook(webhook: Webhook, *, allow_private: bool) -> Webhook:
             f"enabled is {shown(webhook.enabled)}; it must be true or false.", field="enabled"
         )
     return webhook
+
+
+def _check_queue(queue: object) -> None:
+    """Accept the name of a queue, or a pattern of names."""
+    if not isinstance(queue, str) or WILDCARD not in queue:
+        queue = check_name(queue, "queue")
+    elif not is_pattern(queue) or queue.endswith(DLQ_SUFFIX):
+        raise BadInput(
+            f"queue {shown(queue)} is not a valid pattern: a name of at most {MAX_NAME} characters "
+            "in which * stands for any characters.",
+            field="queue",
+            limit=MAX_NAME,
+        )
+    if queue.startswith(RESERVED_PREFIX):
+        raise BadInput(f"{queue!r} belongs to Penstock and has no events.", field="queue")
 
 
 def split_url(url: str) -> tuple[SplitResult, str, int]:

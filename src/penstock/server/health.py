@@ -24,7 +24,7 @@ class Health(Struct, frozen=True):
     status: str
     version: str
     role: str = "writer"
-    """``writer``, or ``standby`` while another server writes to the store."""
+    """``writer``, ``standby`` while another server writes to the store, or ``reader``."""
     writer: str | None = None
     """The URL of the server that writes, if several servers share the store."""
 

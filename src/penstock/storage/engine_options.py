@@ -49,20 +49,30 @@ class Role(Struct, frozen=True):
     """What a server does with a store that several servers open."""
 
     name: str = "writer"
-    """``writer``, or ``standby`` while another server writes."""
+    """``writer``; ``standby`` while another server writes; ``reader`` if this one never will."""
     writer: str | None = None
     """The URL of the server that writes, if it is known."""
+    trouble: str = ""
+    """Why a server that stands by cannot write although no other server does."""
 
     @property
     def is_standby(self) -> bool:
-        """Whether another server writes."""
-        return self.name == "standby"
+        """Whether only another server writes."""
+        return self.name != "writer"
 
 
 def not_writer(role: Role) -> NotWriter:
-    """The refusal of a server that stands by."""
-    where = f" {role.writer} writes to it." if role.writer else ""
-    return NotWriter(f"This server stands by for the store.{where}", writer=role.writer)
+    """The refusal of a server that stands by or only reads."""
+    what = (
+        "The store was opened with reader=true, which only reads."
+        if role.name == "reader"
+        else "This server stands by for the store."
+    )
+    if role.writer:
+        what += f" {role.writer} writes to it."
+    elif role.trouble:
+        what += f" It cannot write now: {role.trouble}"
+    return NotWriter(what, writer=role.writer)
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -514,7 +514,7 @@ class SyncVerbs(BlockingVerbs):
     def result(self, queue: str, message_id: int, *, wait_ms: Duration = 0) -> Result | None:
         """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
 
-        Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.
+        Raises ``UnknownDelivery`` if the queue has none, ``UnknownMessage`` if the log has not.
         """
         return self._run(self._verbs.result, queue, message_id, wait_ms=wait_ms)
 
@@ -656,8 +656,9 @@ class SyncVerbs(BlockingVerbs):
     ) -> NewWebhook:
         """Create a webhook, or replace the one of that id.
 
-        The reply has the secret if the webhook is new and none was given. A replaced webhook keeps
-        its secret unless another one is given. ``threshold`` is the depth of ``queue.depth``.
+        ``queue`` is a name, or a pattern in which ``*`` stands for any characters. The reply has
+        the secret if the webhook is new and none was given. A replaced webhook keeps its secret
+        unless another one is given. ``threshold`` is the depth of ``queue.depth``.
         """
         return self._run(
             self._verbs.put_webhook,

@@ -61,12 +61,16 @@ class Handler:
     async def call(self, context: Context, threads: Threads) -> object:
         """Call the function, in a thread if it is not async.
 
-        A ``Reject`` or ``Retry`` that the function returns is raised.
+        A ``Reject`` or ``Retry`` that the function returns is raised. ``sys.exit`` is an error of
+        the function: it must not end the worker.
         """
         positional, keywords = self._arguments(context)
         bound = partial(self.function, *positional, **keywords)
-        value = bound() if self.is_async else await _in_thread(bound, context, threads)
-        value = await value if inspect.isawaitable(value) else value
+        try:
+            value = bound() if self.is_async else await _in_thread(bound, context, threads)
+            value = await value if inspect.isawaitable(value) else value
+        except SystemExit as error:
+            raise RuntimeError(f"The handler called sys.exit({error.code!r}).") from error
         if isinstance(value, SettlingException):
             raise value
         return value

@@ -53,6 +53,9 @@ MAX_CATCH_UP_MS: Final = 7 * 24 * 3600 * 1000
 _SKEW_MS: Final = 3600 * 1000
 #: After a publish that failed.
 _RETRY_MS: Final = 5_000
+#: The longest sleep. One until a slot next week would end late by the time for which the machine
+#: was suspended, or by which its clock was set forward; the slot might be too old by then.
+_MOST_SLEEP_MS: Final = 60_000
 
 _log = logging.getLogger("penstock.worker")
 
@@ -187,7 +190,7 @@ async def publish_forever(q: QueueApi, periodics: Sequence[Periodic], clock: Clo
                     raise
                 _log.warning("periodic task %r was not published: %s", periodic.task, error)
                 look_at[periodic.task] = now + _RETRY_MS
-        await _sleep_until(clock, min(look_at.values()))
+        await _sleep_until(clock, min(*look_at.values(), now + _MOST_SLEEP_MS))
 
 
 async def _sleep_until(clock: Clock, at_ms: int) -> None:

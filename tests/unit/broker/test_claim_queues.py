@@ -12,7 +12,9 @@ import penstock
 from penstock import Broker
 from penstock.broker.claim_queues import FairTurns
 from penstock.errors import BadInput, BadName, UnknownQueue
+from penstock.model.delivery import Delivery, Release
 from penstock.model.states import State
+from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.unit.broker.conftest import Refuses
 
@@ -162,6 +164,36 @@ async def test_a_cancelled_wait_is_granted_nothing(q: Broker) -> None:
             await asyncio.sleep(0)
         left = await q.claim(["a", "b"], limit=9)
         assert len(left) + len(granted or []) == 2, f"after {turns} turns"
+
+
+@law("C2")
+async def test_a_wait_that_ends_during_a_claim_returns_what_it_was_granted(
+    q: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(q, a=0, b=0)
+    waiting = asyncio.ensure_future(q.claim(["a", "b"], wait_ms=1_000))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    claim, may_end = q.engine.claim, asyncio.Event()
+
+    async def slow_claim(*args: Any) -> list[Delivery]:
+        granted = await claim(*args)
+        try:
+            await may_end.wait()  # As for a commit.
+        except asyncio.CancelledError:
+            await q.engine.settle(args[0], args[1], [Release(one.receipt) for one in granted])
+            raise
+        return granted
+
+    monkeypatch.setattr(q.engine, "claim", slow_claim)
+    await q.publish("b", b"x")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    clock.advance(1_000)  # The wait in the line of ``a`` is over.
+    for _ in range(50):
+        await asyncio.sleep(0)
+    may_end.set()
+    assert names(await waiting) == ["b"]
 
 
 async def test_a_queue_that_is_deleted_ends_the_wait_with_its_error(q: Broker) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import Broker, NewMessage, PenstockError, errors
+from penstock.broker.webhook_events import ADDED_KIND, WEBHOOK_KIND
 from penstock.model.webhooks import MAX_WEBHOOKS, to_secret, webhook_queue
 from penstock.testing.laws import law
 
@@ -112,6 +114,94 @@ async def test_a_replaced_webhook_leaves_no_events_behind(q: Broker) -> None:
     assert await events(q, "bills") == ("done",)
 
 
+async def test_a_pattern_names_several_queues(q: Broker) -> None:
+    await q.create_queue("orders_eu", "topic = 'orders'", events=["expired"])
+    await q.create_queue("bills", "topic = 'bills'")
+    await put(q, queue="orders*", events=["message.failed"])
+    assert await events(q) == ("failed",)
+    assert await events(q, "orders_eu") == ("failed", "expired")
+    assert await events(q, "bills") == ()
+    await q.create_queue("orders-us", "topic = 'orders'")
+    assert await events(q, "orders-us") == ("failed",), "a queue that is created later"
+    await put(q, "all", queue="*", events=["message.done"])
+    assert await events(q, "bills") == ("done",)
+    assert await events(q, "orders_eu") == ("done", "failed", "expired")
+    await q.delete_webhook("ops")
+    assert await events(q) == ("done",)
+    await q.delete_webhook("all")
+    assert await events(q, "orders_eu") == ("expired",), "the operator has set it"
+    for queue in ("orders", "orders-us", "bills"):
+        assert await events(q, queue) == ()
+
+
+async def test_a_pattern_takes_the_events_of_its_queues_only(q: Broker) -> None:
+    for name in ("a_b", "axb", "a_bc", "b"):
+        await q.create_queue(name, f"topic = '{name}'", events=["done"])
+    await put(q, "one", queue="a_*", events=["message.done"])
+    await put(q, "two", queue="*b", events=["message.done"])
+    await put(q, "three", queue="*", events=["message.done"])
+    taken: dict[str, list[str]] = {}
+    for name in ("a_b", "axb", "a_bc", "b"):
+        await q.publish(name, b"")
+        (delivery,) = await q.claim(name)
+        await q.ack(delivery)
+    for hook in ("one", "two", "three"):
+        found = await q.claim(webhook_queue(hook), limit=10)
+        taken[hook] = [str(item.message.headers["queue"]) for item in found]
+    assert taken == {
+        "one": ["a_b", "a_bc"],
+        "two": ["a_b", "axb", "b"],
+        "three": ["a_b", "axb", "a_bc", "b"],
+    }
+
+
+async def test_a_pattern_leaves_the_queues_of_penstock_alone(q: Broker) -> None:
+    await put(q, queue="*")
+    await put(q, "two", queue="*")
+    for hook in ("ops", "two"):
+        assert await events(q, webhook_queue(hook)) == ()
+
+
+async def test_a_refused_change_of_a_queue_changes_nothing_about_its_events(q: Broker) -> None:
+    await q.update_queue("orders", events=["done"])
+    await put(q)
+    await q.publish("orders", b"")
+    with pytest.raises(errors.QueueNotEmpty):
+        await q.put_queue("orders", "topic = 'orders'", ordering="partition")
+    with pytest.raises(errors.QueueNotEmpty):
+        await q.update_queue("orders", events=[], ordering="partition")
+    with pytest.raises(errors.QueueExists):
+        await q.create_queue("orders", "topic = 'orders'", max_attempts=2)
+    await q.ensure_queue("orders", "topic = 'orders'", max_attempts=2)
+    await q.delete_webhook("ops")
+    assert await events(q) == ("done",), "the operator has set it"
+
+
+async def test_a_queue_that_is_created_again_keeps_no_events_of_webhooks(q: Broker) -> None:
+    await q.update_queue("orders", events=["done"])
+    await put(q)
+    await q.delete_queue("orders")
+    await q.create_queue("orders", "topic = 'orders'")
+    assert await events(q) == ("done",)
+    await q.delete_webhook("ops")
+    assert await events(q) == ()
+
+
+async def test_events_that_an_earlier_version_has_added_are_removed(q: Broker) -> None:
+    """It noted them in the webhook, not per queue."""
+    await put(q)
+    ((name, value),) = await q.engine.list_documents(WEBHOOK_KIND)
+    old = {**msgspec.json.decode(value), "added": ["done"]}
+    await q.engine.put_document(WEBHOOK_KIND, name, msgspec.json.encode(old))
+    for note, _ in await q.engine.list_documents(ADDED_KIND):
+        await q.engine.delete_document(ADDED_KIND, note)
+    await put(q, events=["message.failed"])
+    assert await events(q) == ("failed",)
+    await q.delete_webhook("ops")
+    assert await events(q) == ()
+    assert await q.engine.list_documents(ADDED_KIND) == ()
+
+
 @law("T1")
 async def test_webhooks_belong_to_a_tenant(q: Broker) -> None:
     other = q.for_tenant("other")
@@ -120,6 +210,8 @@ async def test_webhooks_belong_to_a_tenant(q: Broker) -> None:
     with pytest.raises(errors.UnknownWebhook):
         await other.webhook("ops")
     await other.create_queue("orders")
+    assert await events(other) == ()
+    await put(q, queue="*")
     assert await events(other) == ()
 
 
@@ -144,6 +236,12 @@ async def test_webhooks_belong_to_a_tenant(q: Broker) -> None:
         ("queue", {"queue": "nobody"}),
         ("queue", {"queue": "orders.dlq"}),
         ("queue", {"queue": "penstock.webhook.ops"}),
+        ("queue", {"queue": "penstock.*"}),
+        ("queue", {"queue": "orders*.dlq"}),
+        ("queue", {"queue": "orders%"}),
+        ("queue", {"queue": "-*"}),
+        ("queue", {"queue": "*" + "x" * 128}),
+        ("queue", {"queue": ["orders", "bills"]}),
         ("events", {"events": []}),
         ("events", {"events": "message.done"}),
         ("events", {"events": ["message.lost"]}),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock import Broker
+from penstock.errors import TooManyQueues
+from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
 from tests.unit.cli.conftest import Shell
 from tests.unit.cli.test_server import remote  # noqa: F401
 
@@ -142,10 +146,11 @@ def test_an_export_applies_to_its_own_store_without_changes(sh: Shell, tmp_path:
     assert set(tables["queues"]["all"]) == set(QueuePolicy.__struct_fields__) - {"paused"}
 
 
-def test_events_that_a_webhook_needs_are_no_change(sh: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", ["orders", "o*"])
+def test_events_that_a_webhook_needs_are_no_change(sh: Shell, tmp_path: Path, queue: str) -> None:
     sh("queue", "create", "orders", "--event", "expired")
     copy = write(tmp_path / "export.toml", sh("export").stdout)
-    hook = ("webhook", "add", "ops", "https://example.com/x", "--queue", "orders")
+    hook = ("webhook", "add", "ops", "https://example.com/x", "--queue", queue)
     sh(*hook, "--event", "message.done")
     assert sh.json("apply", "-f", copy)["changes"] == []
     sh("queue", "update", "orders", "--event", "failed")
@@ -206,15 +211,86 @@ def test_a_file_that_cannot_be_read(sh: Shell) -> None:
     sh("apply", code=2)
 
 
-def test_a_refusal_of_the_store_says_how_far_it_came(sh: Shell, tmp_path: Path) -> None:
-    """The ordering of a queue with deliveries is fixed; the file alone does not show that."""
-    sh("queue", "create", "busy")
+@pytest.mark.parametrize(
+    "before, line, fails",
+    [
+        ((), "ordering = 'partition'", False),
+        ((), "bucket_size = 1", True),
+        (("--retry-position", "back"), "retry_position = 'keep'", False),
+    ],
+)
+def test_what_deliveries_forbid_is_refused_before_the_first_change(
+    sh: Shell, tmp_path: Path, before: tuple[str, ...], line: str, fails: bool
+) -> None:
+    """The file alone does not show that the queue has deliveries, or dead letters."""
+    sh("queue", "create", "busy", *before)
     sh("publish", "orders", "x")
-    text = "[queues.a]\n[queues.busy]\nordering = 'partition'\n[queues.c]\n"
-    refused = sh("apply", "-f", write(tmp_path / "f.toml", text), code=5)
-    assert "1 of 3 changes were made" in refused.stderr
-    sh("queue", "show", "a")
-    sh("queue", "show", "c", code=4)
+    if fails:
+        sh("queue", "update", "busy", "--max-attempts", "1")
+        sh("consume", "busy", "--exec", "false")
+    text = f"[topics.t]\n[queues.a]\n[queues.busy]\ndescription = 'x'\n{line}\n[queues.c]\n"
+    file = write(tmp_path / "f.toml", text)
+    was = state(sh)
+    for dry_run in ((), ("--dry-run",)):
+        refused = sh("apply", "-f", file, *dry_run, code=5)
+        field = line.split(maxsplit=1)[0]
+        assert f"f.toml, line 5: queues.busy.{field}: {field} of queue 'busy'" in refused.stderr
+        assert state(sh) == was
+    sh("cancel", "0")
+    sh("apply", "-f", file)
+
+
+def test_a_refusal_of_the_store_says_exactly_what_was_changed(
+    sh: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another caller takes the last queue that a tenant may have, or the store has a failure."""
+    sh("queue", "create", "old")
+    text = "[topics.t]\n[queues.a]\n[queues.b]\n[queues.c]\n"
+    file = write(tmp_path / "f.toml", text)
+    create = Broker.create_queue
+
+    async def refuse(self: Broker, name: str, filter: str = "TRUE", **policy: Any) -> QueueInfo:
+        if name == "b":
+            raise TooManyQueues("There are 2 queues.", field="queue", limit=2)
+        return await create(self, name, filter, **policy)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "create_queue", refuse)
+        refused = sh("apply", "-f", file, "--prune", "--yes", code=5)
+        assert "2 of 5 changes were made: topic t, queue a." in refused.stderr
+        assert "Not made: queue b, queue c, queue old." in refused.stderr
+        refused = sh("apply", "-f", file, "--prune", "--yes", "--json", code=5)
+        report = json.loads(refused.stdout)
+        assert report["applied"] is False
+        assert [(item["name"], item["made"]) for item in report["changes"]] == [
+            ("b", False),
+            ("c", False),
+            ("old", False),
+        ]
+    report = sh.json("apply", "-f", file, "--prune", "--yes")
+    assert report["applied"] is True
+    assert [(item["name"], item["made"]) for item in report["changes"]] == [
+        ("b", True),
+        ("c", True),
+        ("old", True),
+    ]
+
+
+def test_a_queue_that_another_caller_deletes_meanwhile_is_no_failure(
+    sh: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sh("queue", "create", "old")
+    sh("topic", "put", "old")
+    for verb in ("delete_queue", "delete_topic"):
+        delete = getattr(Broker, verb)
+
+        async def twice(self: Broker, name: str, delete: Any = delete) -> None:
+            await delete(self, name)
+            await delete(self, name)
+
+        monkeypatch.setattr(Broker, verb, twice)
+    sh("apply", "-f", write(tmp_path / "f.toml", "[queues.a]\n"), "--prune", "--yes")
+    assert [item["name"] for item in sh.json("queue", "list")] == ["a"]
 
 
 def test_over_http(remote: Shell, tmp_path: Path) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import signal
@@ -13,9 +14,11 @@ from typing import IO, Any
 import pytest
 from typing_extensions import Buffer
 
+import penstock
 from penstock.broker import Broker
-from penstock.cli import printing
-from penstock.model.delivery import SettleReply
+from penstock.cli import consume, printing
+from penstock.errors import PenstockError, StoreBusy, Unreachable
+from penstock.model.delivery import Delivery, SettleReply
 from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
@@ -244,6 +247,41 @@ def test_exec_that_does_not_read_its_input(sh: Shell) -> None:
     sh("publish", "blobs", "-", stdin=b"x" * 1_000_000)
     sh("consume", "blobs", "--exec", "true")
     assert states(sh, "blobs") == {"done": 1}
+
+
+def test_exec_survives_every_content_type(sh: Shell, tmp_path: Path) -> None:
+    with penstock.sync.open(sh.store) as q:
+        q.publish("odd", b"", content_type="a\0b")
+    sh(
+        "consume",
+        "odd",
+        "--exec",
+        f"sh -c 'printf %s \"$DELIVERY_CONTENT_TYPE\" > {tmp_path}/seen'",
+    )
+    assert (tmp_path / "seen").read_text() == "a\ufffdb"
+    assert states(sh, "odd") == {"done": 1}
+
+
+async def test_exec_goes_on_extending_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that lapses while the command runs means that another consumer runs it too."""
+    async with penstock.open("memory://") as q:
+        await q.create_queue("q", "TRUE", min_lease_ms=100)
+        await q.publish("t", b"")
+        (delivery,) = await q.claim("q", lease_ms=300)
+        extend, extended = q.extend, asyncio.Event()
+        errors: list[PenstockError] = [Unreachable("No answer."), StoreBusy("Busy.")]
+
+        async def flaky(delivery: Delivery, lease_ms: int) -> None:
+            if errors:
+                raise errors.pop()
+            await extend(delivery, lease_ms)
+            extended.set()
+
+        monkeypatch.setattr(q, "extend", flaky)
+        holding = asyncio.create_task(consume._hold(q, delivery))
+        async with asyncio.timeout(60):
+            await extended.wait()
+        holding.cancel()
 
 
 @law("E1")

@@ -72,6 +72,17 @@ def test_update_changes_what_is_given_and_nothing_else(sh: Shell) -> None:
         assert changed["policy"]["dead_letter_topic"] == stored
 
 
+def test_update_gives_a_field_its_default_again(sh: Shell) -> None:
+    sh("queue", "create", "billing", "--max-attempts", "9", "--lease", "2m", "--max-depth", "3")
+    given = ("--default", "max_attempts", "--default", "max_depth", "--description", "x")
+    policy = sh.json("queue", "update", "billing", *given)["policy"]
+    assert (policy["max_attempts"], policy["max_depth"], policy["lease_ms"]) == (5, None, 120_000)
+    assert policy["description"] == "x"
+    twice = ("queue", "update", "billing", "--default", "lease_ms", "--lease", "1m")
+    assert "lease_ms is given a value" in sh(*twice, code=2).stderr
+    assert "'filter'" in sh("queue", "update", "billing", "--default", "filter", code=2).stderr
+
+
 def test_update_without_a_change_is_a_usage_error(sh: Shell) -> None:
     sh("queue", "create", "billing")
     assert "nothing to change" in sh("queue", "update", "billing", code=2).stderr

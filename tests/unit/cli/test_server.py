@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from penstock.cli.exits import Exit
 from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
@@ -169,3 +170,10 @@ def test_serving_a_store_that_is_in_use(tmp_path: Path) -> None:
         )
     assert second.returncode == 7
     assert second.stderr.startswith("error: ")
+
+
+def test_the_status_of_a_store_is_asked_of_its_servers() -> None:
+    result = Shell("memory://").run("status", "--store", "memory://")
+    assert result.exit_code == Exit.BAD_INPUT
+    assert "give --url" in result.output
+    assert "Use a URL such as" not in result.output  # Those are URLs of stores.

@@ -59,9 +59,13 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
         ["--engine", "postgresql"],
         ["--engine", "mysql", "--store", "postgresql://me@db/empty"],
         ["--engine", "keyvalue", "--store", "postgresql://me@db/empty"],
+        ["--engine", "slatedb", "--store", "postgresql://me@db/empty"],
+        ["--engine", "slatedb", "--store", "slatedb+file:///tmp/empty"],
+        ["--engine", "slatedb", "--store", "slatedb+s3://bucket/path?reader=true"],
+        ["--engine", "files", "--store", "slatedb+s3://bucket/path"],
     ],
 )
-def test_an_engine_on_a_database_needs_one_of_its_own(arguments: list[str]) -> None:
+def test_an_engine_refuses_a_store_of_another_kind(arguments: list[str]) -> None:
     result = CliRunner().invoke(program, ["simulate", *arguments, "--seeds", "1"])
     assert result.exit_code not in (Exit.OK, Exit.VIOLATIONS)
     assert "store" in result.output

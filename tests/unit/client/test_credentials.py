@@ -148,3 +148,9 @@ def test_the_sync_twin_takes_a_function(tmp_path: Path) -> None:
 
 def test_an_app_takes_a_function() -> None:
     penstock.App("http://localhost:1", credential=lambda: "one")
+
+
+def test_a_path_is_refused_with_how_to_name_a_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'file:' and the path") as refused:
+        connect("http://localhost", credential=tmp_path / "key")  # type: ignore[arg-type]
+    assert refused.value.field == "credential"

@@ -19,8 +19,9 @@ from penstock.testing.laws import law
 from tests.unit.consume.conftest import ClockPace, pass_time, publish, turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from penstock.model.delivery import Settlement, SettleReply
     from tests.unit.consume.conftest import Spy
 
 LEASE_MS = 30_000
@@ -168,6 +169,29 @@ async def test_a_lost_claim_is_not_settled_and_the_others_are(q: Spy, batches, c
     assert "lost" in caplog.text
     assert [lease.lost for lease in batch] == [False, True, False]
     assert await states(q, batch) == [State.DONE, State.AVAILABLE, State.DONE]
+
+
+async def test_a_lost_claim_does_not_end_what_other_tasks_settle(q: Spy, batches) -> None:
+    await publish(q, 4)
+    consumption = batches(size=2)
+    lossy, other = await take(consumption), await take(consumption)
+    settle = q.settle
+    sizes: list[int] = []
+
+    async def counted(queue: str, settlements: Sequence[Settlement]) -> SettleReply:
+        sizes.append(len(settlements))
+        return await settle(queue, settlements)
+
+    q.settle = counted  # type: ignore[method-assign, assignment]
+    consumption.stop()
+    async with lossy:
+        await settle("q", [Release(lossy[0].receipt)])
+    answers = await asyncio.wait_for(other.ack(), 60)
+    await turns()
+    assert len(answers) == 2
+    assert lossy[1].settled
+    assert 0 not in sizes
+    assert await states(q, other) == [State.DONE] * 2
 
 
 async def test_the_body_is_cancelled_when_all_claims_are_lost(

@@ -226,6 +226,19 @@ async def test_what_a_program_asked_for_is_not_shortened(
     assert held.lease_deadline >= asked_at + 20 * LEASE_MS
 
 
+@law("C1")
+async def test_a_short_extension_does_not_end_the_lease_before_the_next_one(
+    q: Spy, consume: Consume, clock: FakeClock
+) -> None:
+    await publish(q, 1)
+    (lease,) = await take(consume(max_in_flight=1), 1)
+    await lease.extend(1_000)
+    for _ in range(60):
+        await pass_time(clock, 1_000)
+        assert await q.claim("q", consumer="thief") == []
+    assert (await lease.ack()).ok
+
+
 @law("S1")
 async def test_a_claim_lost_in_the_buffer_is_not_handed_out(
     q: Spy, consume: Consume, clock: FakeClock

@@ -129,3 +129,21 @@ def test_bad_lists_are_refused(q: Spy, bad: list[str]) -> None:
     with pytest.raises(BadInput) as other:
         q.consume(["a"], order="random")  # type: ignore[arg-type]
     assert other.value.field == "order"
+
+
+@law("C1")
+async def test_a_long_lease_does_not_delay_the_extension_of_a_short_one(
+    q: Spy, consume: Consume, clock: FakeClock
+) -> None:
+    await q.update_queue("a", lease_ms=100 * LEASE_MS)
+    leases = consume(["a", "b"])
+    await publish(q, 1, "a")
+    (slow,) = await take(leases, 1)
+    await pass_time(clock, 1_000)
+    await publish(q, 1, "b")
+    (quick,) = await take(leases, 1)
+    for _ in range(100):
+        await pass_time(clock, LEASE_MS // 10)
+        assert await q.claim("b", consumer="thief") == []
+    assert (await quick.ack()).ok
+    assert (await slow.ack()).ok

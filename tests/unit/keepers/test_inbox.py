@@ -188,6 +188,28 @@ async def test_many_files_take_several_passes(
     await q.close()
 
 
+async def test_a_full_queue_does_not_hold_up_other_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "FILES_A_PASS", 2)
+    q, keeper = await opened(tmp_path / "store")
+    await q.create_queue("small", "topic = 'orders'", max_depth=1)
+    for number in range(6):
+        put(tmp_path / "store", f"{number}.json", b"%d" % number)
+    await keeper.run()
+    put(tmp_path / "store", "b.json", b"other", "others")
+    await keeper.run()
+    assert [item[0] for item in await published(q)] == ["orders", "others"]
+    for _ in range(6):
+        (delivery,) = await q.claim("small")
+        await q.ack(delivery)
+        while (await keeper.run()).more:
+            pass
+    assert left(tmp_path / "store") == []
+    assert len(await published(q)) == 7
+    await q.close()
+
+
 async def test_only_a_store_in_files_has_the_keeper(tmp_path: Path) -> None:
     for url, names in (
         ("memory://", ["sweep", "catch-up", "webhooks"]),

@@ -15,9 +15,11 @@ import pytest
 
 import penstock
 from penstock import Backoff, Broker, BrokerOptions, EngineOptions, Nack
-from penstock.broker.webhooks import WEBHOOK_KIND, decode_webhook
+from penstock.broker.webhook_events import WEBHOOK_KIND, decode_webhook
+from penstock.broker.webhooks import STATE_KIND
 from penstock.keepers import Keepers, WebhookCalls
 from penstock.keepers import webhook_http as http
+from penstock.keepers import webhooks as keeper
 from penstock.keepers.queue_watch import REMIND_MS, WatchedState, state_events
 from penstock.model.delivery import QueueStats
 from penstock.model.message import Offset
@@ -57,7 +59,7 @@ async def start() -> AsyncIterator[Start]:
 async def hook(q: Broker, url: str, **more: Any) -> str:
     """Put a webhook whose retries follow at once; returns its secret."""
     more = {"events": EVENTS, **more}
-    new = await q.put_webhook("hook", url, queue="orders", **more)
+    new = await q.put_webhook("hook", url, **{"queue": "orders", **more})
     await q.update_queue(HOOK, backoff=Backoff(0, 0), max_attempts=3)
     return new.secret or ""
 
@@ -378,9 +380,9 @@ async def test_a_queue_that_a_publish_created_again_reports_from_the_next_pass_o
     await q.delete_queue("orders")
     await q.publish("orders", b"")
     assert (await q.queue("orders")).policy.events == ()
-    keeper = WebhookCalls(q.engine, q.options)
-    await keeper.run()
-    await keeper.close()
+    server = WebhookCalls(q.engine, q.options)
+    await server.run()
+    await server.close()
     assert (await q.queue("orders")).policy.events == ("done", "failed")
 
 
@@ -428,6 +430,73 @@ def test_the_depth_fires_once_until_it_has_fallen() -> None:
         state, events = state_events(webhook, state, counted(0, depth), 0, 0)
         fired.append(len(events))
     assert fired == [0, 1, 0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+async def test_each_queue_of_a_pattern_has_a_state_of_its_own(
+    start: Start, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """If they are too many to look at in one pass, they take turns."""
+    monkeypatch.setattr(keeper, "QUEUES_AT_ONCE", at_once)
+    q = await start()
+    await q.create_queue("orders-eu", "topic = 'orders-eu'")
+    await q.create_queue("bills", "topic = 'bills'")
+    async with Receiver() as receiver:
+        watched: Any = {"events": ["queue.nonempty", "queue.depth"], "threshold": 1}
+        await q.put_webhook("hook", receiver.url, queue="orders*", **watched)
+        assert q._background is not None
+        await q._background.stop()
+        server = WebhookCalls(q.engine, q.options)
+
+        async def look() -> None:
+            for _ in range(3 if at_once == 1 else 1):
+                await server.run()
+
+        for topic in ("orders", "bills", "bills"):
+            await q.publish(topic, b"")
+        await look()
+        await q.publish("orders-eu", b"")
+        await q.publish("orders-eu", b"")
+        await look()
+        calls = await receiver.received(3)
+        assert sorted((call.event["queue"], call.event["event"]) for call in calls) == [
+            ("orders", "queue.nonempty"),
+            ("orders-eu", "queue.depth"),
+            ("orders-eu", "queue.nonempty"),
+        ]
+        (delivery,) = await q.claim("orders")
+        await q.ack(delivery)
+        await look()
+        await q.publish("orders", b"")
+        await look()
+        assert len(await receiver.received(4)) == 4
+        await q.delete_queue("orders-eu")
+        await server.run()
+        states = [name for name, _ in await q.engine.list_documents(STATE_KIND)]
+        assert states == ["default/hook/orders"], "nothing is kept about a queue that is gone"
+        await q.delete_webhook("hook")
+        assert await q.engine.list_documents(STATE_KIND) == ()
+        await server.close()
+
+
+async def test_a_queue_that_a_publish_created_is_found_by_a_pattern(start: Start) -> None:
+    q = await start()
+    assert q._background is not None
+    await q._background.stop()
+    await hook(q, "https://example.com/", queue="n*")
+    await q.put_topic("now", penstock.TopicPolicy(queue_defaults={"events": ["failed"]}))
+    await q.publish("now", b"")
+    (delivery,) = await q.claim("now")
+    await q.reject(delivery)
+    assert (await q.stats(HOOK)).available == 1, "it reports from its first delivery on"
+    await q.publish("new", b"")
+    await q.publish("other", b"")
+    server = WebhookCalls(q.engine, q.options)
+    await server.run()
+    await server.close()
+    assert (await q.queue("new")).policy.events == ("done", "failed")
+    assert (await q.queue("other")).policy.events == ()
+    assert (await q.queue("orders")).policy.events == ()
 
 
 async def test_two_servers_send_one_event(start: Start) -> None:

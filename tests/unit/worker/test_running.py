@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -85,6 +86,32 @@ async def test_everything_is_handled_once_and_settled(app: App, q: Spy, start) -
     result = await q.result("q", ids[42])
     assert result is not None
     assert result.result == b"42"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_exits_has_failed_and_ends_no_worker(
+    app: App, q: Spy, start, is_async: bool
+) -> None:
+    """A message that makes every worker exit would never become a dead letter."""
+
+    def blocking(number: int) -> None:
+        if number == 0:
+            sys.exit("no such option")
+
+    async def awaiting(number: int) -> None:
+        blocking(number)
+
+    app.worker("q")(awaiting if is_async else blocking)
+    await q.update_queue("q", max_attempts=1)
+    bad, good = await publish(q, 2)
+    run = start()
+    assert (await asyncio.wait_for(q.result("q", good, wait_ms=30_000), 60)) is not None
+    await until(lambda: q.settled[Nack])
+    await run.stop()
+    result = await q.result("q", bad)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.startswith("RuntimeError: The handler called sys.exit('no such option').")
 
 
 async def test_not_more_at_a_time_than_concurrency_and_not_more_in_flight_than_told(

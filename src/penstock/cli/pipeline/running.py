@@ -1,11 +1,13 @@
 """Runs a job from a command: its context, progress display and shutdown.
 
 SIGINT and SIGTERM ask the job to end at its next safe point; a second signal interrupts it. The
-summary goes to stdout, progress to stderr: a bar on a terminal, occasional lines elsewhere.
+summary goes to stdout, progress to stderr: a bar on a terminal, occasional lines elsewhere. With
+``log_format = json`` the log of the driver is JSON too, one object per line.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -137,7 +139,12 @@ def prepared(
     from penstock.pipeline.context import JobOptions  # noqa: PLC0415
     from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
     from penstock.pipeline.session import check_java  # noqa: PLC0415
+    from penstock.telemetry import configure_logging  # noqa: PLC0415
 
+    if found.log_format == "json":
+        configure_logging("json", found.log_level)
+        # Spark's bridge to Java logs each of its connections.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
     check_java()
     options = JobOptions(
         server=Server(found.url, found.credential, tls.ca),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 import click
 from msgspec.structs import asdict
@@ -29,6 +29,7 @@ from penstock.cli.queue.formatting import (
 from penstock.cli.queue.policy import policy_options, to_changes
 from penstock.cli.session import confirm, creating, on_target
 from penstock.model.message import Offset
+from penstock.model.policy_fields import PolicyChanges, PolicyFields
 from penstock.model.queue import Backoff, IfExists, QueueInfo, Start
 from penstock.model.server_settings import NEAR
 from penstock.model.states import State
@@ -106,17 +107,31 @@ async def create(
 @queue.command
 @click.argument("name")
 @click.option("--filter", help="The messages that it takes from now on.")
+@click.option(
+    "--default",
+    "defaults",
+    metavar="FIELD",
+    type=click.Choice(sorted(PolicyFields.__annotations__)),
+    multiple=True,
+    help="A field, such as max_attempts, that takes the server's default again; repeatable.",
+)
 @policy_options
 @on_target
-async def update(q: QueueApi, /, name: str, filter: str | None, **policy: object) -> None:
+async def update(
+    q: QueueApi, /, name: str, filter: str | None, defaults: tuple[str, ...], **policy: object
+) -> None:
     """Change some fields of the queue's policy; the others stay.
 
     \b
     Examples:
       penstock queue update billing --max-attempts 10 --lease 2m
       penstock queue update billing --max-depth none
+      penstock queue update billing --default lease_ms --default backoff
     """
     changes = to_changes(policy, (await q.queue(name)).policy.backoff)
+    if both := sorted(changes.keys() & set(defaults)):
+        raise click.UsageError(f"{both[0]} is given a value and its default.")
+    changes.update(cast(PolicyChanges, dict.fromkeys(defaults)))
     if filter is not None:
         changes["filter"] = filter
     if not changes:

@@ -17,6 +17,7 @@ from penstock.errors import BadInput, PipelineError
 from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.exactly_once import exactly_once
 from penstock.pipeline.flow import Flow
+from penstock.pipeline.spans import record_micro_batch
 from penstock.pipeline.tables import server_options
 
 if TYPE_CHECKING:
@@ -136,11 +137,15 @@ class _FlowRun:
     def _count(self, query: StreamingQuery, seen: int) -> int:
         """Count finished micro-batches; returns the number of the last."""
         for progress in query.recentProgress:
-            number, rows = int(progress["batchId"]), int(progress["numInputRows"])
+            number, rows = progress.batchId, progress.numInputRows
             if number > seen and rows:
                 seen = number
                 self._batches += 1
                 self._rows += rows
+                context = self._context
+                record_micro_batch(
+                    context.remote, progress, queue=self._flow.consume, run=context.run
+                )
         return seen
 
     def _record(self) -> None:

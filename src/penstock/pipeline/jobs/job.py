@@ -13,6 +13,7 @@ from typing import TypeAlias
 from penstock.errors import PenstockError
 from penstock.model.runs import RunState
 from penstock.pipeline.context import JobContext, Summary
+from penstock.pipeline.spans import job_span
 
 __all__ = ["Job", "run_job"]
 
@@ -20,7 +21,17 @@ Job: TypeAlias = Callable[[JobContext], Summary]
 
 
 def run_job(job: Job, context: JobContext) -> Summary:
-    """Run the job to its end and record it. The server is contacted before Spark starts."""
+    """Run the job to its end, record it, and give it a span.
+
+    The server is contacted before Spark starts.
+    """
+    with job_span(context.job, context.run) as attributes:
+        summary = _run(job, context)
+        attributes |= {f"penstock.summary.{name}": value for name, value in summary.items()}
+        return summary
+
+
+def _run(job: Job, context: JobContext) -> Summary:
     context.record("running")
     try:
         summary = job(context)

@@ -18,6 +18,7 @@ from penstock.pipeline.jobs.archive import Archiving
 from penstock.pipeline.jobs.report import DAY_S, report
 from penstock.pipeline.jobs.retention import retention
 from penstock.pipeline.jobs.route import Routing
+from penstock.pipeline.spans import work_span
 from penstock.pipeline.twins import only_run
 
 __all__ = ["DUTIES", "run"]
@@ -86,7 +87,8 @@ def _run_if_due(context: JobContext, duty: _Duty) -> None:
     if now < duty.due_at or context.stopping.is_set():
         return
     try:
-        duty.act()
+        with work_span(f"duty {duty.name}", {"penstock.run": context.run}):
+            duty.act()
     except PenstockError as error:
         if not context.options.continuous or isinstance(error, Conflict):
             raise

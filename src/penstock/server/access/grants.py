@@ -8,16 +8,15 @@ dead-letter queue. Everything else is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.errors import BadInput
 from penstock.model.limits import DLQ_SUFFIX, shown
+from penstock.model.name_patterns import is_pattern, matches, normalized
 
 __all__ = [
     "ALL_GRANTS",
@@ -38,7 +37,6 @@ MAX_GRANTS: Final = 64
 
 #: The longest name, with the suffix of a dead-letter queue.
 _MAX_NAME: Final = 128 + len(DLQ_SUFFIX)
-_PATTERN: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9._*-]{0,127}")
 
 
 class Action(StrEnum):
@@ -75,7 +73,7 @@ class Grant(Struct, frozen=True):
             return False
         # Keep names that are too long to be valid out of the cache.
         return self.pattern == EVERYTHING or (
-            len(name) <= _MAX_NAME and _matches(self.pattern, name)
+            len(name) <= _MAX_NAME and matches(self.pattern, name.removesuffix(DLQ_SUFFIX))
         )
 
     def __str__(self) -> str:
@@ -89,7 +87,7 @@ ALL_GRANTS: Final = (Grant(Action.ADMIN, EVERYTHING),)
 def parse_grant(text: object) -> Grant:
     """Parse ``action:pattern``."""
     action, _, pattern = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if action not in set(Action) or _PATTERN.fullmatch(pattern) is None:
+    if action not in set(Action) or not is_pattern(pattern):
         raise BadInput(
             f"{shown(text)} is not a grant such as publish:orders-*. The action is publish,"
             " read, consume or admin; the pattern is a name in which * stands for any characters.",
@@ -100,7 +98,7 @@ def parse_grant(text: object) -> Grant:
             f"{shown(text)} names a dead-letter queue; a grant on a queue covers that.",
             field="grants",
         )
-    return Grant(Action(action), re.sub(r"\*+", "*", pattern))
+    return Grant(Action(action), normalized(pattern))
 
 
 def parse_grants(texts: Iterable[object]) -> tuple[Grant, ...]:
@@ -111,28 +109,3 @@ def parse_grants(texts: Iterable[object]) -> tuple[Grant, ...]:
             f"A credential has at most {MAX_GRANTS} grants.", field="grants", limit=MAX_GRANTS
         )
     return tuple(dict.fromkeys(parse_grant(text) for text in listed))
-
-
-# Most calls use few patterns and names; a cache hit takes a tenth of the time.
-@lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    """Whether the pattern matches the name; for a dead-letter queue, the name of its queue.
-
-    Each part between two wildcards is searched for once, from left to right, and the first match
-    is always good enough: there is no backtracking, so no pattern is slow.
-    """
-    name = name.removesuffix(DLQ_SUFFIX)
-    first, *parts = pattern.split("*")
-    if not parts:
-        return name == pattern
-    *middle, last = parts
-    end = len(name) - len(last)
-    if not name.startswith(first) or not name.endswith(last) or end < len(first):
-        return False
-    at = len(first)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True

@@ -10,9 +10,10 @@ import struct
 from itertools import islice
 from typing import Final
 
-from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew, StoreUnfinished
+from penstock.errors import StoreCorrupt, StoreTooNew, StoreUnfinished
 from penstock.filters import parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
+from penstock.model.fixed_fields import changed_fixed_field, not_empty
 from penstock.model.queue import Ordering, QueuePolicy, RetryPosition, auto_created_policy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.copied_receipts import RECEIPT_KIND, decode_claims
@@ -211,20 +212,9 @@ class Core:
         changed = parse(policy.filter)
         owner = self.tenant(queue.tenant)
         check_filter_quota(self.options.limits, owner.unindexed, changed, queue.filter)
-        for field in ("bucket_size", "ordering"):
-            if getattr(before, field) != getattr(policy, field) and (
-                queue.depth or (queue.dead and queue.dead.depth)
-            ):
-                raise QueueNotEmpty(
-                    f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
-                    field=field,
-                )
-        to_keep = queue.positions is not None and policy.retry_position is RetryPosition.KEEP
-        if to_keep and (queue.depth or (queue.dead and queue.dead.depth)):
-            raise QueueNotEmpty(
-                f"retry_position of queue {queue.name!r} cannot change while it has deliveries.",
-                field="retry_position",
-            )
+        fixed = changed_fixed_field(before, policy)
+        if fixed is not None and (queue.depth or (queue.dead and queue.dead.depth)):
+            raise not_empty(queue.name, fixed)
         queue.change_policy(policy, changed)
         queue.positions = self._positions(queue)
         owner.bounded += (policy.max_depth is not None) - (before.max_depth is not None)

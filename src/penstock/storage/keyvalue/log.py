@@ -182,7 +182,7 @@ class Log:
         return first
 
     def return_unused(self, first: int) -> None:
-        """Return the end of the last reservation, from ``first`` on: duplicates are not appended."""
+        """Return the end of the last reservation, from ``first`` on, which duplicates left."""
         self.next_offset = first
 
     def draw_position(self) -> int:

@@ -107,6 +107,11 @@ def _delegate(name: str) -> Callable[..., Any]:
         self._uses[engine] = self._uses.get(engine, 0) + 1
         try:
             return await getattr(engine, name)(*args, **options)
+        except StoreClosed:
+            if self._is_closed:
+                raise
+            # This server has stepped down meanwhile. ``StoreClosed`` would end its keepers.
+            raise not_writer(self.role) from None
         finally:
             self._release(engine)
 
@@ -140,6 +145,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self._closing: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
         self._is_closed = False
+        #: Why the store could not be watched or opened, the last time.
+        self._trouble = ""
         self._listener = Listener()
         self._turns = Turns()
         self._shares = Shares(self._turns)
@@ -161,11 +168,12 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self = cls(location, options, url)
         if location.reader:
             self._record = await asyncio.to_thread(self._watch.writer)
+            self._task = self._loop.create_task(self._follow(), name="penstock-reader")
             return self
         await asyncio.to_thread(check_bucket, location, options.random(8).hex())
         if await self._is_vacant():
             try:
-                await self._take_over()
+                await self._take_over(logging.INFO)
             except (NotWriter, CommitFailed) as error:
                 # Another server opened it at the same moment, and fenced this one.
                 _log.warning("This server stands by: %s", error.detail)
@@ -176,7 +184,11 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
     def role(self) -> Role:
         if self._writer is not None and not self._has_failed(self._writer):
             return Role("writer", self._url)
-        return Role("standby", self._record.url if self._record else None)
+        name = "reader" if self._location.reader else "standby"
+        writer = self._record.url if self._record else None
+        if self._trouble and writer == self._url:
+            writer = None  # Its own record, from before it stepped down.
+        return Role(name, writer, self._trouble)
 
     @property
     def turns(self) -> Turns:
@@ -221,6 +233,18 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             await asyncio.wait(self._closing)
         await asyncio.to_thread(self._watch.close)
 
+    async def _follow(self) -> None:
+        """Keep the URL of the writer up to date, which callers of a reader are given."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._watch.poll_s):
+                    await self._lost.wait()
+                return  # Closed.
+            try:
+                self._record = await asyncio.to_thread(self._watch.writer)
+            except PenstockError as error:
+                _log.warning("The writer cannot be read: %s", error.detail)
+
     # -- the writer's role -------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -231,8 +255,13 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
                         await self._take_over()
                 elif self._has_failed(self._writer):
                     self._step_down()
+                if self._writer is not None:
+                    self._trouble = ""
             except PenstockError as error:
+                self._trouble = error.detail
                 _log.warning("The store cannot be watched or opened: %s", error.detail)
+            except Exception:  # noqa: BLE001  (a panic of the binding must not end the watch)
+                _log.exception("The store cannot be watched or opened.")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._watch.poll_s):
                     await self._lost.wait()
@@ -257,6 +286,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             self._epoch = await asyncio.to_thread(self._watch.epoch)
         if record != self._record:
             self._record, self._changed_at, self._openings = record, self._loop.time(), 0
+            self._trouble = ""
             self._extra_s = self._options.jitter(int(1000 * self._watch.poll_s)) / 1000
         if self._loop.time() - self._changed_at < self._patience_s(record):
             return False
@@ -276,7 +306,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         silent_ms = min(record.lease_ms << self._openings, self._location.timeout_ms)
         return max(silent_ms, record.lease_ms) / 1000 + self._extra_s
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, level: int = logging.WARNING) -> None:
         adapter = await asyncio.to_thread(
             SlateDBAdapter,
             self._location,
@@ -290,7 +320,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self.clock = engine.clock
         self._lost.clear()
         self._writer = engine
-        _log.warning("This server writes to %s now.", self._location.name)
+        _log.log(level, "This server writes to %s now.", self._location.name)
         for tenant in await engine.tenants():
             # Calls that waited while another server wrote may find something.
             for queue in await engine.list_queues(tenant):

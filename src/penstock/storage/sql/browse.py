@@ -239,7 +239,6 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
         end = await end_of_log(session, known.number, settled)
         cursor = None if dead else await _cursor(session, found)
         groups = await _front(session, found, dead=dead)
-        lowest = [] if dead else await _lowest(session, found)
         counts = await _counts(session, found)
         phases = DEAD if dead else 0
         live = sum(counts[phase] for phase in (_DEAD_LIVE if dead else LIVE))
@@ -262,7 +261,7 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
             acks=counts[Kind.of(Kind.ACKS, dead=dead)],
             nacks=counts[Kind.of(Kind.NACKS, dead=dead)],
             failures=counts[Kind.of(Kind.FAILURES, dead=dead)],
-            watermark=_watermark([*groups, *lowest], end, cursor),
+            watermark=_watermark(groups, end, cursor),
             lag=live + await _unrouted(session, known, cursor),
             partitions=await partition_stats(session, found) if ordered else (),
         )
@@ -277,25 +276,18 @@ async def _cursor(session: Session, queue: Queue) -> Offset | None:
 
 
 async def _front(session: Session, queue: Queue, *, dead: bool) -> list[DeliveryGroup]:
-    """The first waiting groups by phase and rank, and all groups in flight."""
+    """The first waiting groups by phase and rank, and all groups in flight.
+
+    Groups that moved to the back are not in the order of messages: the one with the lowest message
+    is here too. One that did not move has a higher message than those that moved in front of it.
+    """
     rows = await session.fetch(
         "front_groups",
         queue=queue.number,
         phases=[int(phase) for phase in (_DEAD_WAITING if dead else _WAITING)],
         in_flight=int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT),
+        moved=not dead and queue.policy.retry_position is RetryPosition.BACK,
     )
-    return [DeliveryGroup.read(row) for row in rows]
-
-
-async def _lowest(session: Session, queue: Queue) -> list[DeliveryGroup]:
-    """The first groups by message where deliveries may have moved to the back.
-
-    Reads all groups that were handed out before: claim order is not the order of messages there.
-    """
-    if queue.policy.retry_position is RetryPosition.KEEP:
-        return []
-    phases = [int(phase) for phase in LIVE if phase is not Phase.FRESH]
-    rows = await session.fetch("lowest_groups", queue=queue.number, phases=phases)
     return [DeliveryGroup.read(row) for row in rows]
 
 

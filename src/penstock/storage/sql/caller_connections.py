@@ -7,12 +7,12 @@ A dialect uses its own driver directly, and runs the same SQL through ``Cursors`
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import BadInput
+from penstock.storage.threads import in_thread
 
 __all__ = ["Cursors", "Ran", "driver_connection", "driver_name"]
 
@@ -70,7 +70,7 @@ async def _answer(call: Callable[[], Any]) -> Any:
 
     A synchronous call is made in a thread, as on every blocking driver.
     """
-    value = await asyncio.to_thread(call)
+    value = await in_thread(call)
     return await value if inspect.isawaitable(value) else value
 
 
@@ -107,7 +107,7 @@ class Cursors:
             if inspect.iscoroutinefunction(cursor.execute):
                 return await _run_async(cursor, sql)
             # The caller waits for the publish, so no other thread uses the connection.
-            return await asyncio.to_thread(_run, cursor, sql)
+            return await in_thread(lambda: _run(cursor, sql))
         except Exception as error:
             raise self._translate(error) from error
 

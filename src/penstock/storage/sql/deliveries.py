@@ -290,6 +290,8 @@ class Row(NamedTuple):
     until: int | None
     """When the group is due, lapses or expires; after it was settled, when that was."""
     partition_key: bytes | None
+    """In an ordered queue the partition, if the group is live. Of a delivery that was sent to the
+    back, its message id: the index finds the lowest one."""
     consumer: str | None
     members: bytes | None
     record: bytes
@@ -396,12 +398,16 @@ class DeliveryGroup:
         """The group in its stored form."""
         record = self.record
         partition = record.partition if self.phase in LIVE else None
+        key = None if partition is None else partition.encode()
+        if record.position is not None:
+            # Only unordered queues have such rows, so the column and its index are free.
+            key = self.first.to_bytes(8, "big")
         return Row(
             *self.key(),
             self.segment,
             len(self.members),
             self.until,
-            None if partition is None else partition.encode(),
+            key,
             record.consumer,
             pack_members(self.members),
             record.pack(),

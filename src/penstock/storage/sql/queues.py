@@ -8,8 +8,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.errors import BadName, CommitFailed, QueueNotEmpty, StoreBusy, UnknownTopic
+from penstock.errors import BadName, CommitFailed, StoreBusy, UnknownTopic
 from penstock.filters import parse
+from penstock.model.fixed_fields import changed_fixed_field, not_empty
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import (
@@ -17,7 +18,6 @@ from penstock.model.queue import (
     Ordering,
     QueueInfo,
     QueuePolicy,
-    RetryPosition,
     Start,
     TopicPolicy,
     auto_created_policy,
@@ -197,23 +197,15 @@ def _first(segment: Segment, index: int, since: int) -> Offset | None:
 
 async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -> Queue:
     old = queue.policy
-    to_keep = (old.retry_position, policy.retry_position) == (
-        RetryPosition.BACK,
-        RetryPosition.KEEP,
-    )
-    if to_keep or (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
+    fixed = changed_fixed_field(old, policy)
+    if fixed is not None:
         # Lock first: a route or a replay counts what it adds before it releases this lock.
         routed = await compaction.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
         if any(int(depth or 0) for _, depth in rows):
-            field = "bucket_size" if old.bucket_size != policy.bucket_size else "retry_position"
-            field = "ordering" if old.ordering != policy.ordering else field
-            raise QueueNotEmpty(
-                f"{field} can change like this only while nothing waits or has failed.",
-                field=field,
-            )
+            raise not_empty(queue.name, fixed)
         if policy.ordering != old.ordering:
             await work.session.run("clear_consumers", queue=queue.number)
             await work.session.run("clear_owners", queue=queue.number)

@@ -72,6 +72,11 @@ class TestQueues(Conformance):
         await store.engine.pause(TENANT, "q", True)
         again = await store.engine.put_queue(TENANT, "q", policy, Start(), IfExists.REFUSE)
         assert again.policy == replace(policy, paused=True)
+        # Nor do events matter, which webhooks add.
+        reporting = replace(again.policy, events=("done",))
+        await store.engine.put_queue(TENANT, "q", reporting, Start())
+        again = await store.engine.put_queue(TENANT, "q", policy, Start(), IfExists.REFUSE)
+        assert again.policy == reporting
 
     async def test_a_queue_comes_back_as_it_was_put(self, store: Store) -> None:
         policy = QueuePolicy(

@@ -246,6 +246,36 @@ class TestRetryPosition(Conformance):
         (left,) = await store.claim()
         assert (left.message.id, left.payload) == (a, b"a")
 
+    @law("Q2")
+    @pytest.mark.parametrize("delay_ms", [0, 100])
+    async def test_the_watermark_whatever_the_order_of_the_retries(
+        self, store: Store, delay_ms: int
+    ) -> None:
+        """Also where some came back before the queue had positions."""
+        await store.queue()
+        ids = await store.publish(*(b"x" for _ in range(6)))
+        claimed = await store.claim(limit=6)
+        await store.nack(claimed[1], delay_ms=delay_ms)
+        await back(store)
+
+        async def watermark() -> int:
+            return (await store.engine.stats(TENANT, "q")).watermark
+
+        for index in (5, 3, 2, 0):
+            await store.nack(claimed[index], delay_ms=delay_ms)
+        assert await watermark() == ids[0] - 1
+        await store.ack(claimed[4])
+        store.clock.advance(delay_ms)
+        for index in (1, 5, 3):
+            (delivery,) = await store.claim()
+            assert delivery.message.id == ids[index]
+            await store.ack(delivery)
+            assert await watermark() == ids[0] - 1
+        await store.ack(await store.claim_one())
+        assert await watermark() == ids[0] - 1
+        await store.ack(await store.claim_one())
+        assert await watermark() == ids[5]
+
     async def test_many_that_moved(self, store: Store) -> None:
         await back(store)
         ids = await store.publish(*[b"x"] * 250)

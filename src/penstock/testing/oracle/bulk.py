@@ -152,10 +152,21 @@ def cancel(
     return CancelReply(len(removed), tuple(removed), tuple(pending))
 
 
+def _in_order(store: Store) -> list[Queue]:
+    """The queues in the order in which they are swept, which is not defined."""
+    by_name = [queue for _, queue in sorted(store.queues.items())]
+    if not store.appending_last:
+        return by_name
+    return sorted(
+        by_name,
+        key=lambda queue: queue.policy.dead_letter_topic is not None or bool(queue.policy.events),
+    )
+
+
 def sweep(store: Store, options: EngineOptions, now: int, limit: int) -> SweepReply:
     """Apply time everywhere, then retention (G1, A1)."""
     tally = Tally(limit)
-    for _, queue in sorted(store.queues.items()):
+    for queue in _in_order(store):
         for dead in (False, True):
             transitions.let_time_act(store, queue, now, tally, dead=dead)
         publishing.append_copies(store, options, now)

@@ -61,7 +61,8 @@ def keeps(queue: Queue, policy: QueuePolicy, if_exists: IfExists) -> bool:
     """Whether the call leaves the existing queue alone; ``QueueExists`` if it is refused."""
     if if_exists == "refuse":
         known, wanted = asdict(queue.policy), asdict(policy)
-        different = [n for n in known if n != "paused" and known[n] != wanted[n]]
+        ignored = ("paused", "events")
+        different = [n for n in known if n not in ignored and known[n] != wanted[n]]
         if different:
             raise QueueExists("It has another policy.", field=different[0])
     return if_exists != "replace"

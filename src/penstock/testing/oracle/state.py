@@ -187,6 +187,8 @@ class Store:
     next_offset: int = 0
     offset_step: int = 3
     """Offsets have gaps, so that a test that assumes dense offsets fails on the oracle."""
+    appending_last: bool = False
+    """Sweep the queues that append copies or events last, as the key-value engine does."""
     ends: dict[str, Offset] = field(default_factory=dict)
     trimmed: dict[str, Offset] = field(default_factory=dict)
     """Tenant to the offset after its last entry (``ends``), and after its last removed one."""

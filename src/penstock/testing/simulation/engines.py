@@ -24,7 +24,7 @@ ENGINES: Final = (*_SIMULATIONS, *_DATABASES)
 
 
 def simulation_of(engine: str) -> Simulation:
-    """The simulation of an engine family that needs no database."""
+    """The simulation of an engine family that needs no server."""
     module, _, name = _SIMULATIONS[engine].partition(":")
     simulation = getattr(import_module(module), name)
     assert isinstance(simulation, Simulation)
@@ -33,7 +33,13 @@ def simulation_of(engine: str) -> Simulation:
 
 @contextmanager
 def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulation]:
-    """The simulation of an engine in ``ENGINES``; ``store`` is the URL of an empty database."""
+    """The simulation of an engine in ``ENGINES``.
+
+    ``store`` is the URL of an empty database, or for SlateDB of a path in a bucket.
+    """
+    if engine == "slatedb" and store is not None:
+        yield _in_bucket(store)
+        return
     if engine not in _DATABASES:
         if store is not None:
             raise BadInput(f"The engine {engine!r} is simulated without a store.", field="store")
@@ -52,3 +58,15 @@ def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulat
         yield simulated.simulation
     finally:
         simulated.close()
+
+
+def _in_bucket(store: str) -> Simulation:
+    if not store.startswith("slatedb+") or store.startswith("slatedb+file:"):
+        raise BadInput(
+            "The engine 'slatedb' is simulated without a store, in a directory of its own, or on a "
+            "store in a bucket: slatedb+s3://bucket/path.",
+            field="store",
+        )
+    from penstock.testing.simulation.remote_slatedb import remote_simulation  # noqa: PLC0415
+
+    return remote_simulation(store)

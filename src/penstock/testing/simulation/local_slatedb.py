@@ -18,14 +18,16 @@ from urllib.parse import urlsplit
 
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
-from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
+from penstock.storage.keyvalue.adapters.slatedb.location import Location, parse_location
 from penstock.testing.simulation.keyvalue import run
 from penstock.testing.simulation.local_stores import LocalStore
 from penstock.testing.simulation.report import Simulation
 
-__all__ = ["SIMULATION", "LocalSlateDB"]
+__all__ = ["FAULT_KINDS", "LEASE_MS", "SIMULATION", "LocalSlateDB"]
 
 FAULT_KINDS: Final = ("fence", "kill", "restart", "failed_sync", "full_disk")
+#: Leases go by real time, so none may end during a run.
+LEASE_MS: Final = 600_000
 
 
 class LocalSlateDB(LocalStore):
@@ -37,21 +39,24 @@ class LocalSlateDB(LocalStore):
         self._successor: LocalSlateDB | None = None
         super().__init__(seed, folder)
 
+    def _location(self) -> Location:
+        return parse_location(urlsplit(f"slatedb+file://{self.folder}/store?lease_ms={LEASE_MS}"))
+
     def _open(self) -> SlateDBAdapter:
-        url = f"slatedb+file://{self.folder}/store?lease_ms=600000"
-        adapter = SlateDBAdapter(
-            parse_location(urlsplit(url)), id=f"{self._seed:016x}", take_over=True
-        )
+        adapter = SlateDBAdapter(self._location(), id=f"{self._seed:016x}", take_over=True)
         # Programs are short, so their ranges have few keys.
         adapter.removed_at_once = 2
         return adapter
 
     def fence(self) -> None:
         """Another writer opens the store. This one does not know."""
-        self._successor = LocalSlateDB(self._seed + 1, self.folder)
+        self._successor = self._reopened()
+
+    def _reopened(self) -> LocalSlateDB:
+        return LocalSlateDB(self._seed + 1, self.folder)
 
     def _survivor(self) -> LocalSlateDB:
-        successor = self._successor or LocalSlateDB(self._seed + 1, self.folder)
+        successor = self._successor or self._reopened()
         # The old handle is fenced by now, so closing it changes nothing.
         with suppress(uniffi.Error, TimeoutError):
             wait(self._inner._db.shutdown())

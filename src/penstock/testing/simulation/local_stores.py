@@ -47,7 +47,12 @@ class LocalStore(ABC):
         self.failed = False
         """Whether a write was refused."""
         self._contents: dict[bytes, bytes] | None = None
-        self._inner: Any = self._open()
+        try:
+            self._inner: Any = self._open()
+        except BaseException:
+            if folder is None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         self.durability, self.unsynced = self._inner.durability, self._inner.unsynced
         self.has_marks = self._inner.has_marks
 

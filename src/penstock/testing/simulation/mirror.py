@@ -44,6 +44,8 @@ _COMPARED: Final = frozenset(
         *("cancel", "find"),
     }
 )
+#: The tenant under which the mirror takes turns.
+_MIRROR: Final = "mirror"
 #: Verbs that take several turns.
 _BULK: Final = frozenset({"replay", "purge", "sweep"})
 _MAX_SWEEPS: Final = 10_000
@@ -55,6 +57,7 @@ class Comparison:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         oracle._store.offset_step = 1
+        oracle._store.appending_last = True
         #: Engine receipts to oracle receipts.
         self.receipts: dict[str, Receipt] = {}
         #: Where the oracle and the engine differ.
@@ -75,6 +78,8 @@ class Mirror:
         # The engine itself releases what a cancelled claim granted; the oracle must do the same.
         self._abandoned = engine._abandoned = _Releases(cast(Engine, self))
         self._alone = asyncio.Lock()
+        #: Verbs for which time stands still.
+        self._still_verbs = 0
 
     def __getattr__(self, name: str) -> Any:
         if name == "settle_and_claim":
@@ -132,7 +137,10 @@ class Mirror:
 
     async def _settle_and_claim(self, *args: Any) -> Any:
         if len(args[2]) <= self._engine._core.step_size:
-            return await self._verb("settle_and_claim", args, {})
+            # The engine claims when it has appended the dead-letter copies of what it settled,
+            # which excludes other verbs but may take several turns.
+            async with self._still():
+                return await self._verb("settle_and_claim", args, {})
         # The engine makes two calls of it, and other verbs may run between them.
         return await self._verb("settle", args[:3], {}), await self._verb(
             "claim", (*args[:2], *args[3:]), {}
@@ -237,11 +245,18 @@ class Mirror:
 
     @asynccontextmanager
     async def _still(self) -> Any:
+        """Time stands still, so that the engine's slices all have the time of the oracle's turn."""
+        self._still_verbs += 1
         self._loop.frozen = True
         try:
+            # A pause that earlier slices made necessary is over with the second turn. Slices cause
+            # none while time stands still.
+            for _ in range(2):
+                await self._engine.turns.take(_MIRROR)
             yield
         finally:
-            self._loop.frozen = False
+            self._still_verbs -= 1
+            self._loop.frozen = self._still_verbs > 0
 
     @staticmethod
     async def _swept(sweep: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> Any:

@@ -25,14 +25,16 @@ SELECT queue, phase, sum(tallied), sum(found) FROM (
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, phase HAVING sum(tallied) <> sum(found)
 """
-#: The same for the unsettled deliveries of the partitions of ordered queues.
+#: The same for the unsettled deliveries of the partitions of ordered queues. In other queues, rows
+#: that moved to the back (their row key is behind their segment) have their message there.
 _MISCOUNTED_PARTITIONS: Final = """
 SELECT queue, partition_key, sum(tallied), sum(found) FROM (
     SELECT queue, partition_key, unsettled AS tallied, 0 AS found FROM penstock_partition
     UNION ALL
     SELECT queue, partition_key, delta, 0 FROM penstock_partition_tally
     UNION ALL
-    SELECT queue, partition_key, 0, size FROM penstock_run WHERE partition_key IS NOT NULL
+    SELECT queue, partition_key, 0, size FROM penstock_run
+    WHERE partition_key IS NOT NULL AND NOT (phase IN (1, 2) AND row_key / 16384 >= segment + 1)
 ) AS numbers
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, partition_key HAVING sum(tallied) <> sum(found)
@@ -97,6 +99,8 @@ def _judge_runs(observer: Observer) -> list[str]:
     quote = "" if observer.dialect == "postgresql" else "`"
     for *row, logged, policy in observer.rows(_RUNS.format(quote)):
         group = DeliveryGroup.read(row)
+        if group.row().partition_key != row[7]:
+            found.append(f"Q2: {row[7]!r} of queue {group.queue} is not what its record says")
         for message in group.ids():
             name = f"message {message} of queue {group.queue}"
             if (group.queue, message) in seen:

@@ -56,6 +56,7 @@ _COMMON: Final[dict[str, Any]] = {
     "last_rank": 9,
     "messages": [(n << 14) | 3 for n in range(1000, 1000 + _SOME)],
     "most": _SOME,
+    "moved": True,
     "name": "c1",
     "names": ["c1", "c2"],
     "now": NOW,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.errors import QueueFull
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
 from tests.databases import server, store_url
+from tests.unit.storage.sql.callers import caller
 
 NAME = "outboxlibs"
 LIBRARIES = (
@@ -145,7 +147,6 @@ async def q(library: tuple[str, str]) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def own(library: tuple[str, str], q: Broker) -> AsyncIterator[Own]:
-    from tests.unit.storage.sql.callers import caller
 
     dialect, name = library
     making = await caller(dialect, NAME)
@@ -161,7 +162,6 @@ async def own(library: tuple[str, str], q: Broker) -> AsyncIterator[Own]:
 
 
 async def bills(library: tuple[str, str]) -> list[Any]:
-    from tests.unit.storage.sql.callers import caller
 
     looking = await caller(library[0], NAME)
     try:
@@ -222,3 +222,35 @@ async def test_a_refused_publish_leaves_the_transaction_as_it_was(
     await own.commit()
     assert await bills(library) == [(1,)]
     assert len((await q.read_log()).entries) == 1
+
+
+BLOCKING = ("psycopg", "psycopg2", "pymysql")
+
+
+@law("P2")
+@pytest.mark.parametrize(
+    "library",
+    [name for name in LIBRARIES if name.endswith((*BLOCKING, "2-session", "+pymysql-session"))],
+    indirect=True,
+)
+async def test_a_cancelled_publish_leaves_the_connection_usable(
+    q: Broker, own: Own, library: tuple[str, str]
+) -> None:
+    """A thread still waits for the database, and no other one may use the connection meanwhile."""
+    await q.create_queue("orders", "topic = 'orders'")
+    other = await caller(library[0], NAME)
+    await other.begin()
+    await q.publish("orders", b"", id="same", connection=other.connection)
+    await own.insert()
+    waiting = asyncio.create_task(q.publish("orders", b"", id="same", connection=own.given))
+    await asyncio.wait({waiting}, timeout=1)
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=0.2)
+    assert not waiting.done()
+    await other.roll_back()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await own.commit()
+    assert await bills(library) == [(1,)]
+    assert (await q.read_log()).entries == ()
+    await other.close()

@@ -38,7 +38,6 @@ _FOR_NOTHING: Final = 2_000
 #: Statements that do read what they concern, and why they may.
 _EXCUSED: Final = {
     "date_ids": "changes the window of a topic, and with it every id that the topic has",
-    "lowest_groups": "finds the lowest message where retries are in no order of messages",
     "log_pieces": "counts the segments of the part of the log that a reader cuts into pieces",
 }
 

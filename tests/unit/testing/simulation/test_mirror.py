@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,25 +12,33 @@ from penstock.errors import Conflict
 from penstock.filters import parse
 from penstock.model.delivery import Ack, Nack, Reject
 from penstock.model.message import NewMessage, Outgoing
-from penstock.model.queue import QueuePolicy, Start
+from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.model import Oracle
-from penstock.testing.simulation.loop import SimulatedClock, SimulatedLoop
+from penstock.testing.simulation.loop import EPOCH_MS, SimulatedClock, SimulatedLoop
 from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictures
 
 T, Q = "t", "q"
 
 
-def compared(scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None]]) -> list[str]:
-    """Run a scenario on a mirror; returns the differences that the mirror found."""
+def compared(
+    scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None]],
+    *,
+    frozen: bool = True,
+    **settings: Any,
+) -> list[str]:
+    """Run a scenario on a mirror; returns the differences that the mirror found.
+
+    Time passes if it is not ``frozen``. ``settings`` are those of the engine.
+    """
     loop = SimulatedLoop(1)  # type: ignore[abstract]
     found: list[str] = []
 
     async def main() -> None:
         options = EngineOptions(clock=SimulatedClock(loop), jitter=lambda _: 0)
-        engine = await KeyValueEngine.open(MemoryAdapter(), options)
+        engine = await KeyValueEngine.open(MemoryAdapter(), options, **settings)
         oracle = Oracle(options)
         comparison = Comparison(oracle)
         await scenario(Mirror(loop, engine, comparison), engine, oracle)
@@ -39,7 +48,7 @@ def compared(scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None
             found.append(where)
         await engine.close()
 
-    loop.frozen = True  # A queue that a scenario creates on each side gets one creation time.
+    loop.frozen = frozen  # A queue that a scenario creates on each side gets one creation time.
     loop.run_until_complete(main())
     loop.close()
     return found
@@ -140,5 +149,58 @@ def test_an_event_follows_the_messages_of_its_settle_although_one_was_a_duplicat
         again = Outgoing("topic", [NewMessage(b"1", id="k"), NewMessage(b"2")])
         await mirror.settle(T, Q, [Reject(delivery.receipt)], [again])
         assert len(await mirror.claim(T, "events", "c", 1, None, None)) == 1
+
+    assert compared(scenario) == []
+
+
+# -- a settle and claim that appends dead-letter copies in between --------------------------------
+
+
+def test_time_stands_still_between_settle_and_claim() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        del engine, oracle
+        await mirror.put_queue(
+            T, Q, QueuePolicy(dead_letter_topic="dead", lease_ms=10_000), Start()
+        )
+        await mirror.publish(T, "topic", [NewMessage(b"%d" % n) for n in range(40)])
+        rejected = [Reject(found.receipt) for found in await mirror.claim(T, Q, "c", 20, None)]
+        reply, granted = await mirror.settle_and_claim(T, Q, rejected, "c", 20, None)
+        assert (len(reply.outcomes), len(granted)) == (20, 20)
+
+    # One copy per slice, and time may pass between two.
+    assert compared(scenario, frozen=False, slice_s=0.0) == []
+
+
+def test_a_pause_that_is_owed_does_not_pass_during_a_claim_with_a_selector() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        del oracle
+        await mirror.put_queue(T, Q, QueuePolicy(lease_ms=10_000), Start())
+        await mirror.publish(T, "topic", [NewMessage(b"%d" % n) for n in range(30)])
+        # As after slices of some milliseconds beside short calls: the next one is followed by a
+        # pause.
+        engine.turns.short_calls, engine.turns._owed = 1, 0.01
+        await mirror.claim(T, Q, "c", 3, None, parse("priority > 4"))
+        engine.turns._owed = 0.01
+        assert len(await mirror.claim(T, Q, "c", 3, None, parse("priority < 5"))) == 3
+
+    assert compared(scenario, frozen=False, slice_s=0.0) == []
+
+
+# -- a sweep whose copies reach a partition that it empties -------------------------------------
+
+
+def test_queues_without_copies_are_swept_first() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        del engine, oracle
+        ordered = QueuePolicy(filter="topic <> 'none'", ordering=Ordering.PARTITION)
+        copying = QueuePolicy(dead_letter_topic="dead", dead_letter_expired=True)
+        await mirror.put_queue(T, "lane", ordered, Start())
+        await mirror.put_queue(T, "all", copying, Start())
+        await mirror.publish(
+            T, "topic", [NewMessage(b"1", partition_key="b", expires_at=EPOCH_MS + 1_000)]
+        )
+        await mirror.join(T, "lane", "c")
+        await asyncio.sleep(2)
+        await mirror.sweep()
 
     assert compared(scenario) == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import StoreNotEmpty
 from penstock.storage.contract import EngineOptions
-from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.adapters import Adapter, Writes
 from penstock.storage.keyvalue.core import FORMAT_VERSION, Core
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.engine import KeyValueEngine
@@ -18,6 +18,7 @@ from penstock.storage.keyvalue.keys import COPY_KEY, FORMAT_KEY, IDENTITY_KEY, W
 from penstock.storage.keyvalue.transfer.export import dump
 from penstock.storage.keyvalue.transfer.loading import Loader
 from penstock.storage.keyvalue.transfer.record_kinds import records
+from penstock.storage.threads import in_thread
 from penstock.storage.transfer import (
     Batch,
     Family,
@@ -122,7 +123,7 @@ class KeyValueTarget(Target):
     async def write(self, items: Batch, progress: Progress) -> None:
         writes = {item.key: item.value for item in items}
         writes[COPY_KEY] = seal(encode_progress(progress))
-        await asyncio.to_thread(self._adapter.write, writes, (), sync=True)
+        await in_thread(lambda: self._adapter.write(writes, (), sync=True))
 
     async def items(self) -> AsyncIterator[Item]:
         for number, item in enumerate(records(self._adapter)):
@@ -132,16 +133,12 @@ class KeyValueTarget(Target):
 
     async def finish(self, store: bytes, epoch: bytes) -> None:
         place = self._adapter.place().encode()
-        await asyncio.to_thread(
-            self._adapter.write,
-            {
-                IDENTITY_KEY: seal(store + epoch + place),
-                FORMAT_KEY: seal(_U32.pack(FORMAT_VERSION)),
-                COPY_KEY: None,
-            },
-            (),
-            sync=True,
-        )
+        last: Writes = {
+            IDENTITY_KEY: seal(store + epoch + place),
+            FORMAT_KEY: seal(_U32.pack(FORMAT_VERSION)),
+            COPY_KEY: None,
+        }
+        await in_thread(lambda: self._adapter.write(last, (), sync=True))
         # Opening it checks what the copy consists of, and begins the chain of commits.
         self._open = False
         engine = await KeyValueEngine.open(self._adapter, EngineOptions())
@@ -149,4 +146,4 @@ class KeyValueTarget(Target):
 
     async def close(self) -> None:
         if self._open:
-            await asyncio.to_thread(self._adapter.close)
+            await in_thread(self._adapter.close)

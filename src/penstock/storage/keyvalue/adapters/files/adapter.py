@@ -303,6 +303,7 @@ class FilesAdapter:
         self._behind.flush()
         if self._is_clean:
             return
+        self._behind.remove_kept()
         sync_file_system(self._path)
         end, number = self._journal.end, self._journal.number + 1
         journal = Journal.create(self._folder, number, end)

@@ -6,6 +6,7 @@ journals, whose end may be torn. A payload is in a journal or in its file.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from penstock.errors import StoreCorrupt, StoreUnavailable
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters.files.commit_body import is_payload, offset_of_key
+from penstock.storage.keyvalue.adapters.files.held_files import hold_files
 from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
 from penstock.storage.keyvalue.adapters.files.payload_region import PayloadRegion
 from penstock.storage.keyvalue.adapters.files.recovery import read_store
@@ -35,6 +37,18 @@ class FilesReader(ReadOnly):
     def __init__(self, path: Path) -> None:
         self._path = path
         self.name_of_store = str(path)
+        try:
+            self._held = hold_files(path)
+        except OSError as error:
+            raise StoreUnavailable(f"There is no store at {path}: {error}.") from error
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._held)
+            raise
+
+    def _open(self) -> None:
+        path = self._path
         # The mark is read first: commits after it may exist, and none before it may be missing.
         stored = MarkFile(path).read()
         try:
@@ -88,7 +102,8 @@ class FilesReader(ReadOnly):
         return read_place(self._path)
 
     def close(self) -> None:
-        """The last reference to a journal closes it."""
+        """Let the server remove files again. The last reference to a journal closes it."""
+        os.close(self._held)
 
 
 def _first(region: PayloadRegion) -> int:

@@ -18,6 +18,7 @@ from penstock.storage.keyvalue.adapters.files.journal import (
 from penstock.storage.keyvalue.adapters.files.payload_index import PayloadIndex
 from penstock.storage.keyvalue.adapters.files.recovery import Recovered, opened
 from penstock.storage.keyvalue.adapters.files.snapshot import snapshot_path, write_snapshot
+from penstock.storage.keyvalue.adapters.files.spreading import spread_directories
 from penstock.storage.keyvalue.adapters.mark_file import MARK_FILE
 from penstock.storage.keyvalue.adapters.store_folder import FILE_MODE, FOLDER_MODE
 
@@ -91,6 +92,7 @@ def lay_out(root: Path) -> None:
     """Create what may be missing beside the journals: directories, and the README."""
     for name in _FOLDERS:
         (root / name).mkdir(mode=FOLDER_MODE, exist_ok=True)
+    spread_directories(root / "messages")
     readme = root / "README"
     if not readme.exists():
         with open(os.open(readme, os.O_WRONLY | os.O_CREAT, FILE_MODE), "w") as file:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import StoreCorrupt
+from penstock.storage.keyvalue.adapters.files.held_files import HeldFiles
 from penstock.storage.keyvalue.adapters.files.message_files import MessageFiles
 from penstock.storage.keyvalue.adapters.files.payload_region import PayloadRegion
 from penstock.storage.keyvalue.adapters.files.queue_folders import QueueFolders
@@ -39,6 +40,7 @@ class WriteBehind:
     def __init__(self, root: Path, files: MessageFiles, folders: QueueFolders) -> None:
         self._root = root
         self._files = files
+        self._held = HeldFiles(root, files)
         self._folders = folders
         self._changed = threading.Condition()
         #: Payloads to write, and arrays of offsets to remove, in the order of their commits.
@@ -138,6 +140,10 @@ class WriteBehind:
             )
         )
 
+    def remove_kept(self) -> None:
+        """Remove files that were kept for readers of the store; after ``flush``."""
+        self._held.remove_kept()
+
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
         with self._changed:
             while not is_reached():
@@ -182,7 +188,7 @@ class WriteBehind:
         if isinstance(work, PayloadRegion):
             self._write(work)
         else:
-            self._files.remove(work)
+            self._held.remove(work)
         with self._changed:
             self._work.popleft()
             self._done += 1

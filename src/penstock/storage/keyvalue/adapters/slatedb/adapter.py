@@ -347,6 +347,10 @@ def wait_for_release(location: Location) -> None:
         if found is None or found.is_gone:
             return
         if not watch.is_silent(found.lease_ms / 1000):
-            raise StoreLocked(f"The store {location.name} is written by {found}.", field="url")
+            raise StoreLocked(
+                f"The store {location.name} is written by {found}. "
+                "To read beside it, add reader=true to the URL.",
+                field="url",
+            )
     finally:
         watch.close()

@@ -32,10 +32,13 @@ _DENIED: Final = (
     "status 403",
     "403 forbidden",
     "401 unauthorized",
-    "missing credentials",
     "permissiondenied",
     "permission denied",
     "unauthenticated",
+)
+#: Without credentials the client asks the machine's provider for some.
+_NO_CREDENTIALS: Final = (
+    "missing credentials",
     'generic { store: "s3", source: credential',
     "instance metadata",
     "169.254.169.254",
@@ -66,6 +69,7 @@ _UNREACHABLE: Final = (
 _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[StoreError], str], ...]] = (
     (_NO_BUCKET, StoreUnavailable, "has no such bucket: it does not exist"),
     (_FULL, StoreFull, "is full"),
+    (_NO_CREDENTIALS, StoreUnavailable, "needs credentials, and none were found"),
     (_DENIED, StoreUnavailable, "refuses the credentials"),
     (_THROTTLED, StoreBusy, "limits requests"),
     (_READ_ONLY, StoreReadOnly, "accepts no writes"),

@@ -119,8 +119,9 @@ ORDER BY `rank`, row_key
 LIMIT :most
 
 -- name: front_groups
--- The first group of every rank in some phases, and all groups in flight, in one snapshot: a delivery
--- that changes its phase is seen exactly once (Q2).
+-- The first group of every rank in some phases, all groups in flight and, if any has moved to the
+-- back, the one with the lowest message. In one snapshot: a delivery that changes its phase is not
+-- missed (Q2). Groups that moved have the message as their partition.
 SELECT run.queue, run.phase, run.`rank`, run.row_key, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.record
 FROM (
@@ -151,6 +152,14 @@ UNION ALL
 SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :in_flight
+UNION ALL
+(
+    SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
+    FROM penstock_run FORCE INDEX (penstock_run_partition)
+    WHERE :moved AND queue = :queue AND partition_key IS NOT NULL
+    ORDER BY partition_key
+    LIMIT 1
+)
 
 -- name: tallies
 -- The counters of a queue, by kind (Q2).
@@ -168,10 +177,3 @@ JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
 LEFT JOIN penstock_tally AS tally FORCE INDEX (PRIMARY) ON tally.queue = queue.number
 WHERE queue.number IN (:queues)
 GROUP BY queue.number, tenant.version
-
--- name: lowest_groups
--- The groups in some phases of the lowest segment that has any.
-SELECT queue, phase, `rank`, row_key, segment, size, until, partition_key, consumer, members, record
-FROM penstock_run
-WHERE queue = :queue AND phase IN (:phases)
-    AND segment = (SELECT min(segment) FROM penstock_run WHERE queue = :queue AND phase IN (:phases))

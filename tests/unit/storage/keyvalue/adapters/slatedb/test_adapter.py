@@ -13,6 +13,7 @@ from penstock.storage.keyvalue.adapters.slatedb import adapter as adapter_module
 from penstock.storage.keyvalue.adapters.slatedb import conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
 from penstock.storage.keyvalue.adapters.slatedb.binding import wait
+from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
 from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
@@ -156,7 +157,7 @@ class TestWriters:
     def test_a_store_with_a_live_writer_is_locked(self, location, opened):
         short = replace(location, lease_ms=600)
         opened(short, url="http://one:8080")
-        with pytest.raises(StoreLocked, match="http://one:8080"):
+        with pytest.raises(StoreLocked, match=r"http://one:8080.*reader=true"):
             SlateDBAdapter(short, id="other")
 
     def test_a_released_store_opens_again_at_once(self, location, opened):
@@ -256,6 +257,12 @@ class TestObjectStore:
         proxy.fault = lambda method, path: status
         with pytest.raises(expected, match=text):
             SlateDBAdapter(on_s3(proxy, timeout_ms=60_000), id="1")
+
+    def test_missing_credentials_are_not_called_wrong(self):
+        asked = "Error performing PUT http://169.254.169.254/latest/api/token: 403 Forbidden"
+        error = store_error("slatedb+s3://bucket/path", OSError(asked))
+        assert isinstance(error, StoreUnavailable)
+        assert "needs credentials, and none were found" in error.detail
 
     def test_a_dropped_reply_neither_loses_nor_repeats_a_commit(self, proxy, opened):
         adapter = opened(on_s3(proxy))
