@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,7 +127,16 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def job_host(folder: Path) -> Iterator[JobHost]:
-    """A JVM for the block."""
+    """A JVM for the block, or that of the process's session."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (children import this module)
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        try:
+            yield JobHost(active)
+        finally:
+            _end_fork_server()
+        return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     here = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
@@ -136,3 +146,10 @@ def job_host(folder: Path) -> Iterator[JobHost]:
         yield JobHost(spark)
     finally:
         spark.stop()
+        _end_fork_server()
+
+
+def _end_fork_server() -> None:
+    """It would end with this process, but a test may leave none behind."""
+    for module, name in ((forkserver, "_forkserver"), (resource_tracker, "_resource_tracker")):
+        getattr(module, name)._stop()

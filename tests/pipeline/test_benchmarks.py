@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 import bench.routing_many
 from bench import pipeline_stream
+from bench.job_kills.__main__ import kill_job
+from bench.job_kills.host import job_host
 from bench.measuring import Figure
 from bench.pipeline_kills import killing
 from bench.pipeline_lake import archiving
@@ -51,6 +53,14 @@ def test_archiving() -> None:
 
 def test_a_killed_archiver_loses_and_doubles_nothing() -> None:
     assert killing(MESSAGES, kills=1).ratio == 1
+
+
+def test_a_killed_import_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """One of the jobs, twice; ``python -m bench.job_kills`` kills all of them."""
+    with job_host(tmp_path) as host:
+        result = kill_job(host, tmp_path / "ingest", "ingest", kills=2)
+    assert (result.kills, result.lost, result.doubled) == (2, 0, 0)
+    assert result.steps > 3
 
 
 def test_consuming(monkeypatch: pytest.MonkeyPatch) -> None:

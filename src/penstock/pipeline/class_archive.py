@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +29,7 @@ __all__ = ["archive_path", "make_archive", "options_to_use"]
 
 _DIGITS: Final = 16
 #: Saving 25,000 classes takes 15 s on an idle machine.
-_SAVING_S: Final = 300
+_SAVING_S: Final = 1_800
 #: Java logs every class that it cannot save, and an archive that it cannot use.
 _QUIET: Final = "-Xlog:cds*=off"
 
@@ -64,7 +66,9 @@ def make_archive() -> Path:
     if path is None or " " in str(path):
         raise NoSpark("The folder of this Java has no file named release, or its path has spaces.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+    # What an earlier call was writing when it was killed.
+    for old in (path, *path.parent.glob(f"{path.stem}.*.part")):
+        old.unlink(missing_ok=True)
     # Java writes where only this process looks.
     part = path.with_suffix(f".{os.getpid()}.part")
     options = "spark.driver.extraJavaOptions"
@@ -79,7 +83,8 @@ def make_archive() -> Path:
         spark.stop()
         # Java ends, and saves the classes, when its standard input ends.
         process.stdin.close()
-        process.wait(_SAVING_S)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SAVING_S)
         if not part.exists():
             raise NoSpark("Java did not save its classes; it has to be version 13 or newer.")
         part.rename(path)
