@@ -64,8 +64,11 @@ def test_pipeline(
     names["query"] = _finish(stream.writeStream.format("noop"), tmp_path / "noop")
     execute(lag, names)
     assert names["lag"].entries == 0
-    execute(database, names)
-    assert callable(names["write"])
+    # test_sinks runs this function with PostgreSQL; the example has types.
+    example = (DOCS.parent / "examples" / "sinks" / "to_postgresql.py").read_text()
+    _, *body = database.partition("\n\n\n")[0].splitlines()
+    assert len(body) == 5
+    assert [line for line in body if line not in example] == []
     names["rows"] = spark.createDataFrame(
         [("alerts", b"3", {"a": "b"})], "topic string, value binary, headers map<string,string>"
     )

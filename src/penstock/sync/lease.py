@@ -104,7 +104,8 @@ class SyncLease(BlockingLease):
         """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
 
         A held lease is extended automatically, and never to less than the ``lease_ms`` given
-        here, so this is rarely needed.
+        here, so this is rarely needed. It does not shorten the lease: the next automatic extension
+        might come too late.
         """
         return self._run(self._lease.extend, lease_ms)
 
