@@ -47,6 +47,6 @@ class ConsumeApi(Protocol):
     ) -> BatchConsumption:
         """Claim forever, many at a time: ``async for batch in …: async with batch: …``.
 
-        Like ``consume``, it can be closed by an ``async with`` around the loop.
+        Like ``consume``, closed by the end of ``async with`` around the loop.
         """
         ...

@@ -146,9 +146,9 @@ def _member(twin: Twin, node: _Function) -> str:
         call = target
     elif isinstance(node, ast.AsyncFunctionDef):
         call = f"self._run({given})"
-    elif returns == "AsyncIterator[LeaseBatch]":
+    elif returns == "BatchConsumption":
         returns, call = "SyncBatchConsumption", f"self._iterate_batches({given})"
-    elif returns.startswith("AsyncIterator"):
+    elif returns == "Consumption":
         returns, call = "SyncConsumption", f"self._iterate({given})"
     elif returns == "None":
         # Calls that change something run in the loop's own thread.

@@ -560,7 +560,11 @@ class SyncVerbs(BlockingVerbs):
         order: ClaimOrder = "given",
         where: str | None = None,
     ) -> SyncConsumption:
-        """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
+        """Claim forever: ``for delivery in q.consume(…): with delivery: …``.
+
+        ``with q.consume(…) as deliveries:`` sends, when it ends, what was settled, and
+        releases what was claimed ahead.
+        """
         return self._iterate(
             self._verbs.consume,
             queue,
@@ -582,7 +586,10 @@ class SyncVerbs(BlockingVerbs):
         order: ClaimOrder = "given",
         where: str | None = None,
     ) -> SyncBatchConsumption:
-        """Claim forever, many at a time: ``for batch in …: with batch: …``."""
+        """Claim forever, many at a time: ``for batch in …: with batch: …``.
+
+        Like ``consume``, closed by the end of ``with`` around the loop.
+        """
         return self._iterate_batches(
             self._verbs.consume_batches,
             queue,
