@@ -81,7 +81,9 @@ class TopicLog:
             if self._delta is None or self._delta.version() == self.version:
                 return
             delta = self._delta
-            found = [one[_STATE] for one in delta.history(_LOOKED_THROUGH) if _STATE in one]
+            found: list[Any] = []
+            for limit in (1, _LOOKED_THROUGH):  # Nearly always the newest one.
+                found = found or [one[_STATE] for one in delta.history(limit) if _STATE in one]
             self.state = msgspec.convert(found[0], TopicState) if found else None
             actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
             self.fields = tuple(pa.schema(delta.schema().to_arrow()))
