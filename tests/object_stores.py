@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import platform
 import re
@@ -15,17 +16,20 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from pyarrow import fs
+
 from tests.private_server import PrivateProcess
 from tests.service.serving import unused_port
 
-__all__ = ["BUCKET", "SERVERS", "s3_endpoint", "s3_keys", "s3_url"]
+__all__ = ["BUCKET", "KEY", "SERVERS", "s3_endpoint", "s3_keys", "s3_url"]
 
 BUCKET = "penstock"
 _numbers = itertools.count()
 #: A server that outlives this process keeps the stores of others.
 _RUN = os.urandom(4).hex()
 #: Credentials that the servers do not check, but which a client has to send.
-_KEY = "key:secret"
+KEY = ("key", "secret")
+_KEY = ":".join(KEY)
 _SIGNED = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=none"
@@ -90,8 +94,43 @@ class SeaweedFS(S3Server):
         ]
 
 
+class SecuredSeaweedFS(SeaweedFS):
+    """SeaweedFS that checks every signature, for one key."""
+
+    def _command(self) -> list[str]:
+        identity = {
+            "name": "tests",
+            "credentials": [{"accessKey": KEY[0], "secretKey": KEY[1]}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        config = self.data.parent / "identities.json"
+        config.write_text(json.dumps({"identities": [identity]}))
+        return [*super()._command(), f"-s3.config={config}"]
+
+    def _ready(self) -> bool:
+        system = fs.S3FileSystem(
+            access_key=KEY[0],
+            secret_key=KEY[1],
+            endpoint_override=self.endpoint,
+            region="us-east-1",
+            allow_bucket_creation=True,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
+        )
+        try:
+            system.create_dir(BUCKET)
+            with system.open_output_stream(f"{BUCKET}/ready") as stream:
+                stream.write(b"ready")
+        except OSError:
+            return False
+        return True
+
+
 #: The servers that a store is tested on.
-SERVERS: Final[dict[str, type[S3Server]]] = {"moto": Moto, "seaweedfs": SeaweedFS}
+SERVERS: Final[dict[str, type[S3Server]]] = {
+    "moto": Moto,
+    "seaweedfs": SeaweedFS,
+    "secured": SecuredSeaweedFS,
+}
 
 
 @cache

@@ -222,11 +222,14 @@ def test_bad_options(server: Hosted, spark: SparkSession, lake: Path) -> None:
 
 
 def test_small_topics_share_files(server: Hosted, spark: SparkSession, lake: Path) -> None:
-    for number in range(30):
-        server.publish(f"topic-{number:02}", b"x" * 100)
-    run(server, spark, archive, lake=lake, history=False)
-    (file,) = lake_of(lake).of("messages")
-    assert (file.rows, file.topics) == (30, ("topic-00", "topic-29"))
+    for archive_number in range(3):
+        for number in range(300):
+            server.publish(f"topic-{number:03}", b"x" * 100)
+        run(server, spark, archive, lake=lake, run=f"run-{archive_number}", history=False)
+    files = lake_of(lake).of("messages")
+    # A file per topic and archive were 900, with 236 times the payload.
+    assert [(file.rows, file.topics) for file in files] == [(300, ("topic-000", "topic-299"))] * 3
+    assert sum(file.bytes for file in files) < 900 * 100
     assert archived(spark, lake) == log(server)
 
 

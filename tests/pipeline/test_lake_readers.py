@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from duckdb_extensions import import_extension
 from pyspark.sql import SparkSession
 
 from penstock import NewMessage
@@ -96,6 +99,35 @@ def test_readers_of_plain_files(expected: list[Row], spark: SparkSession, lake: 
     assert [(row["offset"], row["topic"], bytes(row["value"])) for row in rows] == expected
 
 
+@pytest.fixture
+def duck(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with its extension ``delta``, from PyPI."""
+    settings: dict[str, Any] = {"extension_directory": str(tmp_path / "extensions")}
+    with duckdb.connect(config=settings) as connection:
+        import_extension("delta", con=connection)
+        connection.execute("LOAD delta")
+        yield connection
+
+
+def test_delta_scan_of_duckdb(
+    expected: list[Row], lake: Path, duck: duckdb.DuckDBPyConnection
+) -> None:
+    messages = f"delta_scan('{lake}/messages')"
+    found = duck.execute(f'SELECT "offset", topic, value FROM {messages} ORDER BY 1').fetchall()
+    assert [(offset, topic, bytes(value)) for offset, topic, value in found] == expected
+    typed = f"SELECT headers['n'].i FROM {messages} WHERE topic = '007' AND \"offset\" = 3"
+    assert duck.execute(typed).fetchall() == [(3,)]
+    last = "SELECT count(*), max(timestamp) - min(timestamp) FROM "
+    assert duck.execute(last + messages).fetchall() == [(41, timedelta(days=1))]
+    history = f"SELECT DISTINCT transition FROM delta_scan('{lake}/history')"
+    assert duck.execute(history).fetchall() == [("publish",)]
+    # Every version that is still there.
+    commits = DeltaTable(lake / "messages").history()
+    (first,) = [one["version"] for one in commits if one["penstock"].get("end") == 20]
+    old = f"delta_scan('{lake}/messages', version = {first})"
+    assert duck.execute(f"SELECT count(*) FROM {old}").fetchall() == [(20,)]
+
+
 def test_files_are_skipped_by_what_the_log_says(expected: list[Row], lake: Path) -> None:
     assert expected
     messages = DeltaTable(lake / "messages").to_pyarrow_dataset()
@@ -118,7 +150,11 @@ def test_files_are_skipped_by_what_the_log_says(expected: list[Row], lake: Path)
 
 @law("A1")
 def test_a_compaction_leaves_earlier_versions_until_vacuum(
-    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+    server: Hosted,
+    spark: SparkSession,
+    lake: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    duck: duckdb.DuckDBPyConnection,
 ) -> None:
     monkeypatch.setattr(compaction, "FEWEST", 3)
     for number in range(3):
@@ -126,6 +162,9 @@ def test_a_compaction_leaves_earlier_versions_until_vacuum(
     run(server, spark, archive, lake=lake, history=False, compaction=False, step=1)
     before = DeltaTable(lake / "messages")
     opened = before.to_pyarrow_dataset()
+    lazy = pl.scan_delta(before)
+    duck.execute(f"ATTACH '{lake}/messages' AS pinned (TYPE delta, PIN_SNAPSHOT)")
+    assert duck.execute("SELECT count(*) FROM pinned").fetchall() == [(3,)]
     files = set(lake_of(lake).files)
     assert len(files) == 3
     summary = run(server, spark, archive, lake=lake, run="run-2", history=False)
@@ -140,6 +179,9 @@ def test_a_compaction_leaves_earlier_versions_until_vacuum(
     # Both the reader that was there before and one of the earlier version read all.
     wanted = [(offset, topic, payload) for offset, _, topic, payload in log(server)]
     assert rows_of(opened.to_table()) == wanted
+    assert rows_of(lazy.collect().to_arrow()) == wanted
+    found = duck.execute('SELECT "offset", topic, value FROM pinned ORDER BY 1').fetchall()
+    assert [(offset, topic, bytes(value)) for offset, topic, value in found] == wanted
     old = DeltaTable(lake / "messages", version=before.version())
     assert rows_of(old.to_pyarrow_table()) == rows_of(after.to_pyarrow_table()) == wanted
 
@@ -185,5 +227,8 @@ def test_an_export_is_plain_parquet(
     frame = frame.sort_values("offset")
     found = list(zip(frame["offset"], frame["topic"], frame["value"], strict=True))
     assert found == [row for row in expected if row[1] == "007"]
+    read = spark.read.schema("offset bigint, value binary, topic string, date date")
+    rows = read.parquet(str(output)).orderBy("offset").collect()
+    assert [(row["offset"], row["topic"], bytes(row["value"])) for row in rows] == found
     with pytest.raises(BadInput, match="has files already"):
         run(server, spark, export, lake=lake, run="run-2", output=str(output))

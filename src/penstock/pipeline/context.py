@@ -13,6 +13,8 @@ from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.runs import NO_VALUES, Run, RunState
 from penstock.pipeline.heartbeat import Heartbeat
+from penstock.pipeline.lake.files import Files, open_files
+from penstock.pipeline.lake.s3_location import public_name
 from penstock.pipeline.remote import Remote, Server
 from penstock.pipeline.session import spark_session
 
@@ -125,10 +127,16 @@ class JobContext:
 
     @property
     def lake(self) -> str:
-        """The lake's path; raises ``BadInput`` if none was given."""
+        """The lake's path without credentials; raises ``BadInput`` if none was given."""
         if self.options.lake is None:
             raise BadInput(f"The job {self.job} needs a lake: use --lake.", field="lake")
-        return self.options.lake
+        return public_name(self.options.lake)
+
+    def lake_files(self) -> Files:
+        """The files of the lake."""
+        if self.options.lake is None:
+            raise BadInput(f"The job {self.job} needs a lake: use --lake.", field="lake")
+        return open_files(self.options.lake, lambda: self.spark)
 
     def reach(
         self, what: str, done: int, total: int | None = None, more: Mapping[str, Number] = NO_VALUES

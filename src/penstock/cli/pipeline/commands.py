@@ -74,6 +74,11 @@ def route(**options: Any) -> None:
     default=True,
     help="Do not merge small files.",
 )
+@click.option(
+    "--topic-tables/--no-topic-tables",
+    default=True,
+    help="Write the payloads of topics with a schema as typed columns too, below `topics`.",
+)
 @click.option("--skip-missing", is_flag=True, help="Continue past entries that retention removed.")
 @click.option(
     "--tell/--no-tell",
@@ -106,7 +111,7 @@ def archive(**options: Any) -> None:
     \b
     Examples:
       penstock pipeline archive --lake ./lake
-      penstock pipeline archive --lake s3a://bucket/lake --continuous
+      penstock pipeline archive --lake s3://bucket/lake --continuous
     """
     from penstock.pipeline.jobs.archive import archive as job  # noqa: PLC0415
 

@@ -66,7 +66,11 @@ job_options: Final = stacked(
         metavar="URL",
         help="Where Spark runs: local[*] (the default), spark://host:7077, yarn, k8s://…",
     ),
-    click.option("--lake", metavar="PATH", help="The lake: a folder, or a URI for Spark."),
+    click.option(
+        "--lake",
+        metavar="PATH",
+        help="The lake: a folder, s3://bucket/path, or another URI for Spark.",
+    ),
     click.option(
         "--conf",
         multiple=True,

@@ -8,19 +8,25 @@ environment can ask Spark to leave the traceback out. Bugs keep theirs.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar, cast
 
-from penstock.errors import PenstockError
+from pyspark.errors import PySparkException
 
-__all__ = ["one_line"]
+from penstock.errors import BadInput, PenstockError, PipelineError
+
+__all__ = ["one_line", "without_spark"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Set by Spark in its Python processes, and never in a driver.
 _RUNTIME: Final = "SPARK_PYTHON_RUNTIME"
+#: An error of Penstock in the text of one of Spark.
+_OURS: Final = re.compile(r"penstock\.errors\.\w+\.(\w+): (.+)")
 #: What Spark sets for ``spark.sql.execution.pyspark.udf.hideTraceback.enabled``.
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 
@@ -40,6 +46,18 @@ def one_line(method: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return call
+
+
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Raise an error of Penstock that ended a task as itself, not as Spark's error about it."""
+    try:
+        yield
+    except PySparkException as error:
+        found = _OURS.search(str(error))
+        if found is None:
+            raise
+        raise (BadInput if found[1] == "BadInput" else PipelineError)(found[2]) from error
 
 
 def _iterated(items: Iterator[R]) -> Iterator[R]:

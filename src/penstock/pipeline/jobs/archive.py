@@ -8,6 +8,7 @@ from penstock.pipeline.lake.archive import Archived, Archiver
 from penstock.pipeline.lake.compaction import compact
 from penstock.pipeline.lake.histories import archive_histories
 from penstock.pipeline.lake.layout import TABLES
+from penstock.pipeline.lake.topic_tables import TopicTables
 from penstock.pipeline.twins import only_run
 
 __all__ = ["Archiving", "archive"]
@@ -18,12 +19,15 @@ def archive(
     *,
     history: bool = True,
     compaction: bool = True,
+    topic_tables: bool = True,
     skip_missing: bool = False,
     tell: bool = True,
     step: int | None = None,
     adopt: bool = False,
 ) -> Summary:
     """Archive everything new, ``step`` entries per commit; if continuous, until asked to end.
+
+    With ``topic_tables``, payloads of topics with a schema become typed columns too.
 
     With ``adopt``, continue a lake of an earlier epoch of the store, if all entries that the log
     and the lake share are the same.
@@ -35,6 +39,7 @@ def archive(
         context,
         history=history,
         compaction=compaction,
+        topic_tables=topic_tables,
         skip_missing=skip_missing,
         tell=tell,
         step=step,
@@ -58,6 +63,7 @@ class Archiving:
         *,
         history: bool = True,
         compaction: bool = True,
+        topic_tables: bool = True,
         skip_missing: bool = False,
         tell: bool = True,
         step: int | None = None,
@@ -70,6 +76,8 @@ class Archiving:
         )
         self._history = history
         self._compaction = compaction
+        self._tables = TopicTables(self._archiver) if topic_tables else None
+        self._typed = 0
         self._done = Archived()
         self._fewer = 0
 
@@ -84,6 +92,8 @@ class Archiving:
             self._done += archive_histories(self._archiver)
         if self._compaction:
             self._fewer += sum(compact(self._archiver, table) for table in TABLES)
+        if self._tables is not None:
+            self._typed += self._tables.update()
 
     def summary(self) -> Summary:
         """Totals so far."""
@@ -95,6 +105,7 @@ class Archiving:
             "files": done.files,
             "transitions": done.histories,
             "files_compacted": self._fewer,
+            "typed": self._typed,
             "through": self._archiver.manifest.lake.through,
             "lake": self._archiver.context.lake,
         }

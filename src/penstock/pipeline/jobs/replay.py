@@ -19,7 +19,6 @@ from penstock.filters.to_spark import matches
 from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.jobs.publishing import Published, publish, writer_of
 from penstock.pipeline.lake.commits import Lake
-from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import require_lake, store_of
 from penstock.pipeline.lake.reader import read_lake
@@ -113,7 +112,7 @@ def _from_lake(
     *,
     dry_run: bool,
 ) -> Summary:
-    files = open_files(context.lake, lambda: context.spark)
+    files = context.lake_files()
     lake = require_lake(context, files)
     run = replay_id or lake_replay_id(context, lake, where, topic)
     if replay_id is None and not dry_run:

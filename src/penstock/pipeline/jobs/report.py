@@ -26,6 +26,7 @@ from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
 from penstock.pipeline.lake.reader import read_lake
+from penstock.pipeline.lake.s3_location import below_lake, public_name
 from penstock.pipeline.report.collect import collect_figures
 from penstock.pipeline.report.figures import Figures, QueueNow, Row
 from penstock.pipeline.report.page import make_page
@@ -71,8 +72,9 @@ def report(
         raise BadInput("period must be a time of at least a second, or all.", field="period")
     if tenants:
         _check_tenants(context, tenants)
-    folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
-    with only_run(context, "report", folder):
+    # With the credentials of a bucket, if they are in the URI.
+    folder = below_lake(context.options.lake or "", _FOLDER) if output is None else output
+    with only_run(context, "report", public_name(folder)):
         while True:
             if tenants:
                 summary = _of_tenants(context, folder, period_s, until_ms, tenants)
@@ -112,7 +114,9 @@ def _of_tenants(
     found: list[TenantReport] = []
     for number, (name, credential) in enumerate(tenants.items()):
         context.reach("tenants", number, len(tenants))
-        figures = _of_tenant(context, f"{folder}/{name}", period_s, until_ms, name, credential)
+        figures = _of_tenant(
+            context, below_lake(folder, name), period_s, until_ms, name, credential
+        )
         found.append(TenantReport(name, figures, f"{name}/{_PAGE}"))
     files = open_files(folder, lambda: context.spark)
     _write(files, "tables/tenants.parquet", tenants_table(found))
@@ -167,7 +171,7 @@ def _of_tenant(
 
 def _check_lake(context: JobContext) -> None:
     """Refuse a missing lake, or a lake of another store (E1, A1)."""
-    lake = require_lake(context, open_files(context.lake, lambda: context.spark))
+    lake = require_lake(context, context.lake_files())
     what = f"The lake {context.lake}"
     if lake.store is not None:
         check_store(store_of(context), lake.store, what)
@@ -243,8 +247,8 @@ def _log(context: JobContext) -> DataFrame:
     hot = hot.select(*_LOG_COLUMNS)
     if context.options.lake is None:
         return hot
-    files = open_files(context.lake, lambda: context.spark)
-    cold = read_lake(context.spark, files, MESSAGES).select(*_LOG_COLUMNS)
+    files = context.lake_files()
+    cold = read_lake(context.spark, files, MESSAGES, _LOG_COLUMNS)
     # Up to its last offset use the lake, above it the store.
     through = _through(cold)
     return cold.unionByName(hot.where(F.col("offset") > through))
@@ -254,8 +258,8 @@ def _history(context: JobContext) -> DataFrame:
     hot = read_table(context.spark, context.server, "history").select(*_HISTORY_COLUMNS)
     if context.options.lake is None:
         return hot
-    files = open_files(context.lake, lambda: context.spark)
-    cold = read_lake(context.spark, files, HISTORY).select(*_HISTORY_COLUMNS)
+    files = context.lake_files()
+    cold = read_lake(context.spark, files, HISTORY, _HISTORY_COLUMNS)
     # Not by ``seq``: the lake renumbers transitions that the store has forgotten in part.
     return merged(hot, cold)
 

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.model.limits import MAX_OFFSET
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.lake.checks import LENIENT, corrupt, damaged, row_hash
+from penstock.pipeline.lake.checks import HASHED, corrupt, damaged, row_hash
 from penstock.pipeline.lake.commits import File, Lake
-from penstock.pipeline.lake.files import Files, open_files
+from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
 from penstock.pipeline.lake.reader import read_files
@@ -53,7 +53,7 @@ def retention(context: JobContext, *, dry_run: bool = False) -> Summary:
 
 
 def _retention(context: JobContext, *, dry_run: bool) -> Summary:
-    files = open_files(context.lake, lambda: context.spark)
+    files = context.lake_files()
     store = store_of(context)
     lake = require_lake(context, files)
     check_owner(context, files, lake, store)
@@ -104,9 +104,8 @@ def _verify(context: JobContext, files: Files, lake: Lake, log: DataFrame, first
     bad = damaged(context.spark, files, hot)
     whole = [file for file in hot if file not in bad]
     through = min([lake.through, *(file.first for file in bad)])
-    known = read_files(context.spark, files, whole, MESSAGES, **LENIENT).select(
-        "offset", row_hash(MESSAGES).alias("known")
-    )
+    copies = read_files(context.spark, files, whole, MESSAGES, HASHED[MESSAGES], lenient=True)
+    known = copies.select("offset", row_hash(MESSAGES).alias("known"))
     entries = log.where(F.col("offset") < through).select(
         "offset", row_hash(MESSAGES).alias("hash")
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock.errors import BadInput
 from penstock.pipeline.context import JobContext, Summary
-from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.ownership import require_lake
 from penstock.pipeline.lake.vacuum import RETENTION_HOURS, expired_files
 
@@ -21,7 +20,7 @@ def vacuum(
     """
     if retention_hours < 0:
         raise BadInput("retention_hours must not be negative.", field="retention_hours")
-    files = open_files(context.lake, lambda: context.spark)
+    files = context.lake_files()
     require_lake(context, files)
     expired = expired_files(files, retention_hours)
     if not dry_run:

@@ -23,9 +23,9 @@ from penstock.pipeline.lake.audit import (
     check_offsets,
     found_by,
 )
-from penstock.pipeline.lake.checks import LENIENT, row_hash, wrong_payloads
+from penstock.pipeline.lake.checks import HASHED, row_hash, wrong_payloads
 from penstock.pipeline.lake.commits import Lake
-from penstock.pipeline.lake.files import Files, open_files
+from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
 from penstock.pipeline.lake.reader import read_files
@@ -69,7 +69,7 @@ def verify_all(context: JobContext) -> Report:
     """Run every check; without a lake, only those of the store."""
     started_at = context.clock.now()
     if context.options.lake is not None:
-        require_lake(context, open_files(context.lake, lambda: context.spark))
+        require_lake(context, context.lake_files())
     ask = context.remote.ask
     queues = ask(lambda q: q.queues())
     first, end = int(ask(lambda q: q.log_start())), int(ask(lambda q: q.log_end()))
@@ -115,20 +115,20 @@ def _read_log(context: JobContext, first: int, end: int, *, payload: bool) -> Da
 
 def _lake_checks(context: JobContext, log: DataFrame) -> list[Check]:
     spark = context.spark
-    files = open_files(context.lake, lambda: spark)
+    files = context.lake_files()
     lake = require_lake(context, files)
     checks = [_check_identity(context, files, lake), check_files(spark, files, lake)]
     context.reach("checks", 4, 7)
     there = {**files.walk(MESSAGES), **files.walk(HISTORY)}
     chosen = [file for file in lake.of(MESSAGES) if file.path in there]
-    messages = read_files(spark, files, chosen, MESSAGES, **LENIENT)
+    messages = read_files(spark, files, chosen, MESSAGES, HASHED[MESSAGES], lenient=True)
     rows = messages.select("offset", "id", row_hash(MESSAGES).alias("hash")).cache()
     try:
         checks += [check_copies(log, rows, lake), check_offsets(rows, lake)]
         context.reach("checks", 6, 7)
         known = [file for file in lake.of(HISTORY) if file.path in there]
         checks.append(
-            check_histories(read_files(spark, files, known, HISTORY, **LENIENT), log, rows)
+            check_histories(read_files(spark, files, known, HISTORY, lenient=True), log, rows)
         )
         context.reach("checks", 7, 7)
     finally:

@@ -19,7 +19,6 @@ from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
 from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake, Table
-from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import (
     HISTORY,
     MESSAGES,
@@ -90,7 +89,7 @@ class Archiver:
         self._tells = tell
         self.on_commit: Callable[[Archiver], None] = lambda _: None
         """Called after every commit and after ``begin``."""
-        self.files = open_files(context.lake, lambda: context.spark)
+        self.files = context.lake_files()
         self.manifest = Manifest(self.files)
         self.begun = 0
         """The commit that this run started with."""

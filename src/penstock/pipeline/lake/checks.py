@@ -20,7 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import LakeCorrupt
 from penstock.model.checksum import checksum
+from penstock.pipeline.format.error_lines import without_spark
 from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.data_files import FILE
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES, TABLES
 from penstock.pipeline.lake.reader import read_files
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 B = TypeVar("B", str, int)
 
 __all__ = [
-    "LENIENT",
+    "HASHED",
     "Digest",
     "combined",
     "corrupt",
@@ -45,7 +47,7 @@ __all__ = [
 ]
 
 #: Columns that are hashed. Headers are a map, which Spark can only hash as a list of entries.
-_COLUMNS: Final = {
+_COLUMNS: Final[dict[Table, tuple[str, ...]]] = {
     "messages": (
         "offset",
         "id",
@@ -62,11 +64,14 @@ _COLUMNS: Final = {
     ),
     "history": ("id", "queue", "seq", "at", "transition", "state", "consumer", "error"),
 }
+#: The columns that ``row_hash`` needs.
+HASHED: Final[dict[Table, tuple[str, ...]]] = {
+    "messages": (*_COLUMNS["messages"], "headers", "max_attempts"),
+    "history": _COLUMNS["history"],
+}
 #: How many files an error names.
 _NAMED: Final = 10
 _LOW: Final = 2**64 - 1
-#: A file that Spark cannot read yields fewer rows, which the check detects.
-LENIENT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
 
 #: The result of ``examine_batches`` for some rows of one file.
 _EXAMINED: Final = (
@@ -174,9 +179,12 @@ def digest_of(rows: DataFrame, table: Table) -> Digest:
 
 
 def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
-    """The digest of each file that ``rows`` is read from, by URI; hashes every payload again."""
+    """The digest of each file that ``rows`` is read from, by URI; hashes every payload again.
+
+    The rows have the column ``FILE``.
+    """
     columns = [
-        F.col("_metadata.file_path").alias("file"),
+        F.col(FILE),
         row_hash(table).alias("hash"),
         _number(table).alias("number"),
         F.unix_millis("timestamp" if table == MESSAGES else "at").alias("time"),
@@ -184,7 +192,9 @@ def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
     if table == MESSAGES:
         columns += [F.col(name) for name in ("topic", "size", "checksum", "value")]
     found: dict[str, Digest] = {}
-    for row in rows.select(*columns).mapInArrow(examine_batches, _EXAMINED).collect():
+    with without_spark():
+        examined = rows.select(*columns).mapInArrow(examine_batches, _EXAMINED).collect()
+    for row in examined:
         values = row.asDict()
         file = values.pop("file")
         topics = (values.pop("low_topic"), values.pop("high_topic"))
@@ -285,7 +295,7 @@ def damaged(spark: SparkSession, files: Files, chosen: Sequence[File]) -> list[F
 
 def _unlike(spark: SparkSession, files: Files, chosen: Sequence[File], table: Table) -> set[str]:
     with reading_payloads(spark, max(file.largest for file in chosen)):
-        found = examine(read_files(spark, files, chosen, table, **LENIENT), table)
+        found = examine(read_files(spark, files, chosen, table, lenient=True, named=True), table)
     by_path = {relative(uri, table): digest for uri, digest in found.items()}
     return {
         file.path

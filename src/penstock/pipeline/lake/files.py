@@ -1,7 +1,8 @@
-"""The files of a lake: in a local folder, or on any file system that Spark supports.
+"""The files of a lake: in a local folder, in a bucket, or on any file system that Spark supports.
 
-A path without a scheme, or with ``file:``, is a local folder and needs no Spark. Everything else
-goes through Hadoop's FileSystem in Spark's JVM. Paths are relative to the lake, with ``/``.
+A path without a scheme, or with ``file:``, is a local folder, and ``s3:`` a bucket; neither needs
+Spark. Everything else goes through Hadoop's FileSystem in Spark's JVM. Paths are relative to the
+lake, with ``/``.
 
 The Delta logs of the lake are written by another library, which gets its own URI of the same place,
 and on S3 the credentials of Spark's session.
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import BadInput
+from penstock.pipeline.lake.parquet_store import ParquetStore
+from penstock.pipeline.lake.s3_location import parse_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,10 @@ class Files(ABC):
 
     root: str
     """The path of the lake for Spark."""
+    store: ParquetStore | None = None
+    """The same folder for Spark's Python processes; None: they cannot reach it."""
+    needs_store: bool = False
+    """Whether Spark itself cannot reach the folder."""
 
     def uri(self, path: str) -> str:
         """A path below the lake, for Spark."""
@@ -91,6 +98,7 @@ class LocalFiles(Files):
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self.root = str(self._folder)
+        self.store = ParquetStore(self.root)
 
     def uri_for_delta(self, path: str) -> str:
         return str(self._folder / path)
@@ -181,6 +189,10 @@ class LocalFiles(Files):
 def open_files(lake: str, spark: Callable[[], SparkSession] | None = None) -> Files:
     """Open the lake at a path or URI; ``spark`` is called only if that needs Spark."""
     parts = urlsplit(lake)
+    if parts.scheme == "s3":
+        from penstock.pipeline.lake.s3_files import S3Files  # noqa: PLC0415  (slow to import)
+
+        return S3Files(parse_s3(lake))
     if not lake or parts.query or parts.fragment:
         raise BadInput(f"{lake!r} is not a path or URI of a folder.", field="lake")
     if _PATTERN.intersection(lake):

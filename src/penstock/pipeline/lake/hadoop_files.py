@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError
+
+from penstock.errors import BadInput
 from penstock.pipeline.lake.files import PARTIAL, Files, unique_part
 
 if TYPE_CHECKING:
@@ -36,7 +39,14 @@ class HadoopFiles(Files):
         context: Any = spark.sparkContext
         self._jvm = context._jvm  # noqa: SLF001  (PySpark has no public access to Hadoop)
         self._configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._system: Any = self._path("").getFileSystem(self._configuration)
+        try:
+            self._system: Any = self._path("").getFileSystem(self._configuration)
+        except Py4JJavaError as error:
+            scheme = urlsplit(root).scheme
+            hint = " s3:// needs no Java client." if scheme in _DELTA_SCHEMES else ""
+            raise BadInput(
+                f"Spark cannot open {root}: {error.java_exception.toString()}.{hint}", field="lake"
+            ) from error
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path) if path else self.root)

@@ -6,6 +6,7 @@
     messages/date=2026-11-15/100-200-7-0-9DD5EAD539994318-88780.parquet
     history/_delta_log/…
     history/date=2026-11-15/100-200-8-0-376460EF1F6EEC28-0.parquet
+    topics/orders/…                                  a table of typed payloads (topic_tables)
     _penstock/staging/6/…                            files that a run has not moved into place yet
     _penstock/manifest/…                             the manifest of an earlier version, if any
 
@@ -25,6 +26,7 @@ __all__ = [
     "MESSAGES",
     "STAGING",
     "TABLES",
+    "TOPICS",
     "checkpoint_name",
     "checkpoint_number",
     "commit_name",
@@ -33,7 +35,9 @@ __all__ = [
     "data_digest",
     "data_name",
     "is_data",
+    "is_parquet",
     "staging_folder",
+    "topic_version",
 ]
 
 MESSAGES: Final = "messages"
@@ -41,11 +45,13 @@ HISTORY: Final = "history"
 TABLES: Final = (MESSAGES, HISTORY)
 MANIFEST: Final = "_penstock/manifest"
 STAGING: Final = "_penstock/staging"
+TOPICS: Final = "topics"
 
 #: Twenty digits: sorting the names sorts the commits.
 _DIGITS: Final = 20
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.json")
+_TOPIC_DATA: Final = re.compile(r"(\d+)-\d+-(?:\d+|merged)\.parquet")
 _DATA: Final = re.compile(r"\d+-\d+-(\d+)-\d+(?:-([0-9A-F]+)-(\d+))?\.parquet")
 
 
@@ -95,11 +101,22 @@ def is_data(path: str) -> bool:
     return data_commit(path) is not None
 
 
+def is_parquet(path: str) -> bool:
+    """Whether a path is of a Parquet file that readers see."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".parquet") and not name.startswith(("_", "."))
+
+
 def data_commit(path: str) -> int | None:
     """The number of the commit that a data file was made for; None for any other file."""
     folder, _, name = path.rpartition("/")
     hidden = any(part.startswith(("_", ".")) for part in folder.split("/"))
     return None if hidden else _number(_DATA, name)
+
+
+def topic_version(path: str) -> int | None:
+    """The version of a topic table that a file was made for; None for any other file."""
+    return _number(_TOPIC_DATA, path.rpartition("/")[2])
 
 
 def staging_folder(begun: int) -> str:

@@ -19,7 +19,7 @@ from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.model.message import Message
 from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.audit import check_copies
-from penstock.pipeline.lake.checks import LENIENT, corrupt, lost, row_hash
+from penstock.pipeline.lake.checks import HASHED, corrupt, lost, row_hash
 from penstock.pipeline.lake.commits import EntryMark, Lake
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
@@ -135,7 +135,7 @@ def _check_entries(context: JobContext, files: Files, lake: Lake, what: str) -> 
     missing = lost(files.walk(MESSAGES), chosen)
     if missing:
         raise corrupt(missing, "Files of the lake are missing or of another size")
-    rows = read_files(context.spark, files, chosen, MESSAGES, **LENIENT)
+    rows = read_files(context.spark, files, chosen, MESSAGES, HASHED[MESSAGES], lenient=True)
     hashed = rows.select("offset", row_hash(MESSAGES).alias("hash"))
     copies = check_copies(_log(context, first, lake.through), hashed, lake)
     if copies.violation_count:

@@ -10,9 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.pipeline.lake.checks import Digest, combined, corrupt, examine, relative
 from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.data_files import read_paths, write_rows
 from penstock.pipeline.lake.files import Files
-from penstock.pipeline.lake.layout import MESSAGES, data_name, staging_folder
-from penstock.pipeline.lake.schemas import SCHEMAS
+from penstock.pipeline.lake.layout import MESSAGES, data_name, is_parquet, staging_folder
+from penstock.pipeline.lake.schemas import ARROW_SCHEMAS, SCHEMAS
 from penstock.pipeline.lake.sessions import reading_payloads, writing
 
 if TYPE_CHECKING:
@@ -50,17 +51,17 @@ def stage(
     with writing(spark):
         dated = rows.withColumn("date", F.to_date(_TIME[table])).select(*SCHEMAS[table].names)
         ordered = dated.sortWithinPartitions("date", *_ORDER[table])
-        ordered.write.partitionBy(*partitions).options(
-            compression="zstd", maxRecordsPerFile=str(max(most, 1))
-        ).parquet(files.uri(folder))
+        write_rows(files, ordered, folder, partitions, most)
     with reading_payloads(spark, largest):
+        # Without Spark's own files: success marker, checksums.
+        sizes = {path: size for path, size in files.walk(folder).items() if is_parquet(path)}
         # With an explicit schema, because a topic of digits would be read as a number.
-        again = spark.read.schema(SCHEMAS[table]).parquet(files.uri(folder))
+        again = read_paths(spark, files, sizes, folder, ARROW_SCHEMAS[table], largest=largest)
         found = {relative(uri, folder): digest for uri, digest in examine(again, table).items()}
     staged: list[File] = []
-    for path, size in files.walk(folder).items():
+    for path, size in sizes.items():
         if path not in found:
-            continue  # Spark's own files: success marker, checksums.
+            continue
         of = found[path]
         staged.append(
             File(

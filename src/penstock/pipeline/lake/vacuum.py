@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.pipeline.lake.files import Files
-from penstock.pipeline.lake.layout import TABLES, data_commit
+from penstock.pipeline.lake.layout import TABLES, TOPICS, data_commit, topic_version
 from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.topic_delta import TopicLog
 
 __all__ = ["RETENTION_HOURS", "expired_files"]
 
@@ -33,4 +34,24 @@ def expired_files(files: Files, hours: int) -> dict[str, int]:
                 continue
             if path in there:
                 found[path] = there[path]
+    for topic in files.names(TOPICS):
+        found |= _expired_of_topic(files, topic, hours)
+    return found
+
+
+def _expired_of_topic(files: Files, topic: str, hours: int) -> dict[str, int]:
+    folder = f"{TOPICS}/{topic}"
+    log = TopicLog(files.uri_for_delta(folder), topic, files.options_for_delta())
+    log.read()
+    if log.version < 0:
+        return {}
+    there = files.walk(folder)
+    current = {file.path for file in log.files}
+    found: dict[str, int] = {}
+    for path in log.expired(hours):
+        version = topic_version(path)
+        if version is None or version > log.version or path in current:
+            continue
+        if f"{folder}/{path}" in there:
+            found[f"{folder}/{path}"] = there[f"{folder}/{path}"]
     return found
