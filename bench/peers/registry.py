@@ -19,6 +19,8 @@ _CLASSES: Final = {
     "celery": "bench.peers.celery_tasks:CeleryTasks",
     "penstock-postgresql": "bench.peers.penstock_http:PenstockPostgreSQL",
     "pgmq": "bench.peers.pgmq:Pgmq",
+    "floor": "bench.peers.floor:Floor",
+    "floor-uvloop": "bench.peers.floor:FloorUvloop",
 }
 NAMES: Final = tuple(_CLASSES)
 

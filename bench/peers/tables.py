@@ -25,6 +25,8 @@ _COUNTERPARTS: Final = {
     "beanstalkd": "penstock",
     "celery": "penstock",
     "pgmq": "penstock-postgresql",
+    "floor": "penstock",
+    "floor-uvloop": "penstock",
 }
 _RATE_CAPTION: Final = (
     "Messages per second. In brackets: Penstock's rate as a multiple of the peer's."

@@ -19,6 +19,7 @@ from tests.bench.test_tables import results
 
 __all__ = ["results"]
 
+FLOORS = ("floor", "floor-uvloop")
 PLAN = Plan(rounds=1, seconds=0.1, warm_up_s=0.05, waiting=1_000)
 
 
@@ -39,7 +40,14 @@ def test_workloads(workload: str) -> None:
         assert (done.verdict.lost, done.verdict.damaged) == (0, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "redis"])
+@pytest.mark.parametrize("name", FLOORS)
+def test_floors(name: str) -> None:
+    done = run(find_peer(name), "W1", PLAN)
+    assert not done.error
+    assert done.messages > 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("redis", *FLOORS)])
 def test_peers(name: str) -> None:
     """No message is lost on the way through any of them."""
     try:

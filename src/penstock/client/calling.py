@@ -15,8 +15,6 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -84,8 +82,13 @@ class Calls:
             raise _closed()
         if request.waits:
             return await self._call(request)
-        with self._counted():
+        self._under_way += 1
+        try:
             return await self._call(request)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def drain(self) -> None:
         """Accept no more calls, and wait for those in progress.
@@ -102,16 +105,6 @@ class Calls:
         self._closing = True
         self._gone.set()
         await self._transport.close()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
 
     async def _call(self, request: Request) -> Answer:
         repeated = False

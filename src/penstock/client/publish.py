@@ -101,7 +101,7 @@ class Publishing(Scope):
             auto_create,
             max_attempts,
         )
-        return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
+        return await self._publishes.call((topic, durability), message, len(raw) + _MESSAGE_BYTES)
 
     @traced_publish
     async def publish_batch(

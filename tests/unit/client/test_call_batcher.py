@@ -234,3 +234,88 @@ async def test_idle_lanes_are_forgotten() -> None:
         await wire.add(n, f"topic{n}")
     await turns()
     assert len(wire.batcher._batches) == 0
+
+
+async def test_a_lone_caller_sends_its_item_itself_and_others_join_in_order() -> None:
+    wire = Wire()
+    assert await wire.batcher.call("t", 1, 1) == "t1"
+    assert not wire.batcher._sending
+    answers = await asyncio.gather(*(wire.batcher.call("t", n, 1) for n in range(5)))
+    assert answers == ["t0", "t1", "t2", "t3", "t4"]
+    assert wire.batches == [("t", [1]), ("t", [0, 1, 2, 3, 4])]
+    assert not wire.batcher._batches
+
+
+async def test_calls_wait_for_a_lone_caller_and_leave_when_it_returns() -> None:
+    wire = Wire(max_under_way=1)
+    wire.open.clear()
+    calls = [asyncio.ensure_future(wire.batcher.call("t", 0, 1))]
+    await wire.leaves(1)
+    calls += [asyncio.ensure_future(wire.batcher.call("t", n, 1)) for n in (1, 2)]
+    await turns()
+    assert wire.batches == [("t", [0])]
+    wire.open.set()
+    assert await asyncio.gather(*calls) == ["t0", "t1", "t2"]
+    assert wire.batches == [("t", [0]), ("t", [1, 2])]
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 3])
+async def test_a_first_caller_is_alone_if_the_others_fill_a_batch(max_batch: int) -> None:
+    wire = Wire(max_batch=max_batch)
+    answers = await asyncio.gather(*(wire.batcher.call("t", n, 1) for n in range(4)))
+    assert answers == ["t0", "t1", "t2", "t3"]
+    assert all(len(items) <= max_batch for _, items in wire.batches)
+    assert not wire.batcher._batches
+
+
+async def test_a_first_caller_that_is_cancelled_has_sent_nothing_and_the_others_leave() -> None:
+    wire = Wire()
+    calls = [asyncio.ensure_future(wire.batcher.call("t", n, 1)) for n in range(3)]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1:] == ["t1", "t2"]
+    lone = asyncio.ensure_future(wire.batcher.call("t", 3, 1))
+    await asyncio.sleep(0)
+    lone.cancel()
+    await asyncio.gather(lone, return_exceptions=True)
+    assert wire.batches == [("t", [1, 2])]
+    assert not wire.batcher._batches
+
+
+async def test_a_lone_caller_that_is_cancelled_lets_the_others_go_on() -> None:
+    wire = Wire(max_under_way=1)
+    wire.open.clear()
+    lone = asyncio.ensure_future(wire.batcher.call("t", 0, 1))
+    await wire.leaves(1)
+    other = asyncio.ensure_future(wire.batcher.call("t", 1, 1))
+    await turns()
+    lone.cancel()
+    await wire.leaves(2)
+    wire.open.set()
+    assert await other == "t1"
+    assert lone.cancelled()
+
+
+async def test_draining_waits_for_a_lone_caller_twice() -> None:
+    wire = Wire()
+    wire.open.clear()
+    lone = asyncio.ensure_future(wire.batcher.call("t", 0, 1))
+    await asyncio.sleep(0)
+    drains = [asyncio.ensure_future(wire.batcher.drain()) for _ in range(2)]
+    await turns()
+    assert not any(drain.done() for drain in drains)
+    with pytest.raises(StoreClosed):
+        await wire.batcher.call("t", 1, 1)
+    wire.open.set()
+    await asyncio.gather(*drains)
+    assert await lone == "t0"
+
+
+async def test_a_refused_lone_item_raises_its_error() -> None:
+    wire = Wire()
+    wire.refuse = {0}
+    with pytest.raises(BadInput):
+        await wire.batcher.call("t", 0, 1)
+    assert await wire.batcher.call("t", 1, 1) == "t1"

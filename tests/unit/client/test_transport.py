@@ -213,3 +213,25 @@ async def test_closing_ends_what_is_under_way(peer: Peer) -> None:
         await call
     with pytest.raises(ConnectionLost, match="closed"):
         await wire.exchange(REQUEST)
+
+
+async def test_the_timer_of_an_earlier_exchange_does_not_end_a_longer_one(peer: Peer) -> None:
+    wire = await transport(peer, timeout_ms=50)
+    await wire.exchange(REQUEST)
+    peer.answer = lambda head: None
+    late = asyncio.get_running_loop().call_later(0.2, lambda: peer.connections[0].write(OK))
+    reply = await wire.exchange(replace(REQUEST, timeout_ms=60_000))
+    assert reply == Reply(200, b"ok")
+    assert late.when() <= asyncio.get_running_loop().time()
+    assert len(peer.connections) == 1
+    await wire.close()
+
+
+async def test_a_shorter_exchange_ends_before_the_timer_of_an_earlier_one(peer: Peer) -> None:
+    wire = await transport(peer, timeout_ms=50)
+    await wire.exchange(replace(REQUEST, timeout_ms=60_000))
+    peer.answer = lambda head: None
+    with pytest.raises(ConnectionLost, match="in time"):
+        await wire.exchange(REQUEST)
+    assert len(peer.connections) == 1
+    await wire.close()

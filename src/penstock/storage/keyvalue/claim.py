@@ -74,6 +74,8 @@ def claim(
                 queue.partitions.claim_ended()
         else:
             moved = _take_in_order(queue, limit, now, entries, decode)
+            if not entries and not moved:
+                return []  # Before each wait of a consumer.
         if moved is None:
             _give_back(queue, entries)
             return None
@@ -115,7 +117,7 @@ def _take_in_order(
     max_attempts = queue.policy.max_attempts
     moved = 0
     remaining = MAX_CLAIM_BYTES
-    while len(taken) < limit and moved < _MOVES_A_TURN and remaining >= 0:
+    while len(taken) < limit and moved < _MOVES_A_TURN and remaining >= 0 and queue.available_count:
         bucket = shelf.head()
         if bucket is None:
             break

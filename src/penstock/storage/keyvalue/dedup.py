@@ -61,6 +61,8 @@ _REPLACED: Final = 2
 #: A run of no messages: the runs after it went to as many queues as its message id says.
 _QUEUES: Final = 4
 _SLOT_MS: Final = 60_000
+#: Slots whose last key is remembered.
+_SLOTS: Final = 64
 #: Array counts are 16 bits.
 _MAX_KEYS: Final = 32_767
 _KEY_PREFIX_BYTES: Final = 3
@@ -142,6 +144,8 @@ class Dedup:
         #: Part of the next slot's key: at least the last offset, so that the key is unused after
         #: reopening the store.
         self._serial = 0
+        #: The serial after the last one of each slot that was written to recently.
+        self._slot_ends: dict[int, int] = {}
         #: No slot is below it. A scan from the prefix would step over tombstones of removed slots.
         self._floor = DEDUP_SLOT_PREFIX
 
@@ -247,10 +251,21 @@ class Dedup:
 
     def _new_slot_key(self, stage: Stage, slot: int) -> bytes:
         """An unused key. Appending to one record in every commit would grow it without limit."""
-        while stage.get(key := dedup_slot_key(slot, self._serial)) is not None:
-            self._serial += 1
+        end = self._slot_ends.get(slot)
+        if end is None:
+            end = self._find_slot_end(stage, slot)
+        serial = max(self._serial, end)
+        self._slot_ends[slot] = serial + 1
+        key = dedup_slot_key(slot, serial)
         self._floor = min(self._floor, key)
         return key
+
+    def _find_slot_end(self, stage: Stage, slot: int) -> int:
+        if len(self._slot_ends) >= _SLOTS:
+            self._slot_ends.clear()
+        span = (dedup_slot_key(slot, 0), dedup_slot_key(slot + 1, 0))
+        last = next(stage.scan(*span, reverse=True), None)
+        return 0 if last is None else int.from_bytes(last[0][-8:], "big") + 1
 
     def _forget(self, key: bytes, now: int, window_of: Callable[[str, str], int]) -> int:
         value = self._stage.get(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from penstock.errors import StoreCorrupt
@@ -208,24 +209,29 @@ def tenant_key(tenant: str) -> bytes:
     return TENANT_PREFIX + tenant.encode()
 
 
+@lru_cache(maxsize=1024)
+def _scope(tenant: str, name: str) -> bytes:
+    return terminated(f"{tenant}/{name}".encode())
+
+
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
     """The first message with an idempotency id."""
-    return DEDUP_PREFIX + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
+    return DEDUP_PREFIX + _scope(tenant, topic) + idempotency_id.encode()
 
 
 def partition_dedup_key(tenant: str, topic: str, hashed_id: str) -> bytes:
     """The first message with an idempotency id in its partition."""
-    return PARTITION_DEDUP_PREFIX + terminated(f"{tenant}/{topic}".encode()) + hashed_id.encode()
+    return PARTITION_DEDUP_PREFIX + _scope(tenant, topic) + hashed_id.encode()
 
 
 def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:
     """The reply to the batch with a batch id."""
-    return BATCH_PREFIX + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
+    return BATCH_PREFIX + _scope(tenant, topic) + batch_id.encode()
 
 
 def settle_key(tenant: str, queue: str, settle_id: str) -> bytes:
     """The reply to a settle with publish, for a repeated call."""
-    return SETTLE_PREFIX + terminated(f"{tenant}/{queue}".encode()) + settle_id.encode()
+    return SETTLE_PREFIX + _scope(tenant, queue) + settle_id.encode()
 
 
 def is_settle_key(key: bytes) -> bool:

@@ -191,10 +191,12 @@ class Shelf:
 
     def head(self) -> Bucket | None:
         """The bucket with the first available entry, or None."""
-        for number in range(LANES):
-            bucket = self.lane_head(number)
-            if bucket is not None:
-                return bucket
+        for number, lane in enumerate(self._lanes):
+            # Most queues use one lane.
+            if lane.heads or lane.spill_low <= lane.spill_high:
+                bucket = self.lane_head(number)
+                if bucket is not None:
+                    return bucket
         return None
 
     def lane_head(self, number: int) -> Bucket | None:

@@ -11,7 +11,7 @@ from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from penstock.storage.dedup_scope import stored_id
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
-from penstock.storage.keyvalue.dedup import Dedup, FirstPublish
+from penstock.storage.keyvalue.dedup import Dedup, FirstPublish, slot_value
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.keys import (
     DEDUP_SLOT_PREFIX,
@@ -370,3 +370,37 @@ def test_a_slot_that_is_written_below_a_sweep_is_not_lost(
     assert sum(count for _, count in sweep) == 4
     commit()
     assert (_ids(adapter), _slots(adapter)) == ([], [])
+
+
+def test_no_slot_record_is_written_again(
+    adapter: MemoryAdapter, stage: Stage, commit: Callable[[], int]
+) -> None:
+    """Neither by a later commit at the same offset, nor after reopening, nor above other keys."""
+    dedup = Dedup(stage)
+    for name in "abc":
+        _remember(dedup, name, 7, 0, MINUTE)
+        commit()
+    stage.put(dedup_slot_key(1, 20), slot_value([]))
+    commit()
+    reopened = Dedup(stage)
+    _remember(reopened, "d", 7, 0, MINUTE)
+    _remember(reopened, "e", 7, 0, HOUR)
+    commit()
+    _remember(reopened, "f", 30, 0, MINUTE)
+    commit()
+    serials = [7, 8, 9, 20, 21, 30]
+    slots = [dedup_slot_key(1, serial) for serial in serials]
+    assert _slots(adapter) == [*slots, dedup_slot_key(60, 7)]
+    assert _sweep(reopened, 2 * MINUTE, 100, _window(MINUTE)) == 5
+
+
+def test_the_ends_of_many_slots_are_found_again(
+    adapter: MemoryAdapter, stage: Stage, commit: Callable[[], int]
+) -> None:
+    dedup = Dedup(stage)
+    for turn in range(2):
+        for minute in range(1, 100):
+            _remember(dedup, f"{turn}-{minute}", 7, 0, minute * MINUTE)
+            commit()
+    expected = [dedup_slot_key(minute, serial) for minute in range(1, 100) for serial in (7, 8)]
+    assert _slots(adapter) == expected

@@ -26,3 +26,24 @@ def test_an_empty_payload_is_kept_too() -> None:
     recent.add(1, b"")
     assert recent.get_many([1]) == [b""]
     assert recent.get_many([2]) == [None]
+
+
+def test_payloads_that_are_in_different_places_are_all_found() -> None:
+    recent = RecentPayloads(40)
+    for offset in (1, 2, 3):
+        recent.add(offset, b"%d" % offset * 10)  # The first two are the older generation.
+    recent.ahead = {7: b"7", 8: b"8"}
+    payloads = {1: b"1" * 10, 3: b"3" * 10, 7: b"7", 8: b"8"}
+    for offsets in (
+        [7, 8],
+        [8, 7],
+        [1, 3],
+        [3, 8],
+        [7, 1],
+        [5, 6, 7],
+        [7, 9],
+        [1, 5, 8],
+        [5, 6],
+        [],
+    ):
+        assert recent.get_many(offsets) == [payloads.get(offset) for offset in offsets]
