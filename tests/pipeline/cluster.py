@@ -23,9 +23,10 @@ _PATIENCE_S = 90
 class Cluster:
     """From ``start`` to ``stop``; ``url`` is its master's."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, memory: str = "1g") -> None:
         self._folder = folder
         self._workers = workers
+        self._memory = memory
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
@@ -38,7 +39,8 @@ class Cluster:
                 name,
                 "worker.Worker",
                 f"127.0.0.{number + 1}",
-                *("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name)),
+                *("--cores", "1", "--memory", self._memory),
+                *("--work-dir", str(self._folder / name)),
                 self.url,
             )
             self._wait_for(log, re.compile(r"(Successfully registered) with master"))
@@ -73,6 +75,11 @@ class Cluster:
             assert all(process.poll() is None for process in self._processes), log.read_text()
             time.sleep(0.2)
         raise AssertionError(f"{log.name} does not say {wanted.pattern!r}:\n{log.read_text()}")
+
+    @property
+    def pids(self) -> list[int]:
+        """The master, and the workers; executors are children of their worker."""
+        return [process.pid for process in self._processes]
 
     def stop(self) -> None:
         for process in reversed(self._processes):
