@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import zlib
 from base64 import b64encode
 from collections import Counter
@@ -21,9 +22,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock import NewMessage
 from penstock.errors import BadInput, OffsetsGone, OtherStore
-from penstock.model.delivery import Release
+from penstock.model.delivery import Receipt, Release
 from penstock.model.identity import StoreIdentity
-from penstock.pipeline.format import claimed_slices, consumer
+from penstock.pipeline.format import claimed_slices, claiming, consumer, leases
 from penstock.pipeline.format.batch import Batch
 from penstock.pipeline.format.claimed_slices import Slice
 from penstock.pipeline.format.claims import Claim, claim_of, consumer_schema, cut
@@ -259,6 +260,45 @@ def test_leases_are_extended_while_a_batch_runs(
     assert server.claim("q") == []
     stream.commit(end)
     assert stream._planner().held == []
+
+
+def test_claims_that_are_extended_while_they_are_acked_are_not_lost(
+    server: Hosted,
+    opened: list[QueueStream],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The acks of a large micro-batch take as long as an extension: they overlap."""
+    acked, extended = threading.Event(), threading.Event()
+    original = leases.settle
+
+    async def acking(*arguments: Any) -> list[Receipt]:
+        stale = await original(*arguments)
+        acked.set()
+        assert extended.wait(30)
+        return stale
+
+    after_acks = 0
+
+    async def extending(*arguments: Any) -> list[Receipt]:
+        nonlocal after_acks
+        if after_acks:
+            extended.set()  # The extension before this one has ended.
+        after_acks += acked.is_set()
+        return await original(*arguments)
+
+    fill(server, 2)
+    monkeypatch.setattr(leases.Leases, "_pause_s", 0.01)
+    stream = stream_of(server, opened)
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    stream.partitions(stream.initialOffset(), end)
+    monkeypatch.setattr(claiming, "settle", acking)
+    monkeypatch.setattr(leases, "settle", extending)
+    stream.commit(end)
+    assert extended.is_set()
+    assert "are lost" not in caplog.text
+    assert stream._planner().held == []
+    assert states(server) == (0, 0, 2)
 
 
 def test_a_large_slice_is_read_by_its_task(

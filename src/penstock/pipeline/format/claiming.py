@@ -197,6 +197,8 @@ class Claiming:
         """
         queue = self.queue
         held = {receipt: one for one, receipt in receipts.items() if receipt is not None}
+        if self._leases is not None:
+            self._leases.ending(held)
         stale = self._remote().ask(lambda q: settle(q, queue, acks(held)))
         lost = [held[receipt] for receipt in stale]
         lost += [message_id for message_id, receipt in receipts.items() if receipt is None]

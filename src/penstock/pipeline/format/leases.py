@@ -45,6 +45,8 @@ class Leases:
         self._ordered = ordered
         self._lock = threading.Lock()
         self._held: dict[Receipt, None] = {}
+        #: Those of them that are being settled: they become stale, and nothing is lost.
+        self._ending: set[Receipt] = set()
         self._lease_ms = HEARTBEAT_MS * 3
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="penstock.leases", daemon=True)
@@ -60,11 +62,17 @@ class Leases:
             self._held.update(dict.fromkeys(receipts))
             self._lease_ms = lease_ms
 
+    def ending(self, receipts: Iterable[Receipt]) -> None:
+        """Go on extending these while they are being settled, which may take a while."""
+        with self._lock:
+            self._ending.update(receipts)
+
     def drop(self, receipts: Iterable[Receipt]) -> None:
         """Stop extending these, because they are settled or stale."""
         with self._lock:
             for receipt in receipts:
                 self._held.pop(receipt, None)
+                self._ending.discard(receipt)
 
     def close(self) -> None:
         """Stop extending."""
@@ -90,11 +98,13 @@ class Leases:
         with self._lock:
             extensions = [Extend(receipt, self._lease_ms) for receipt in self._held]
         stale = await settle(q, self._queue, extensions)
-        if stale:
+        with self._lock:
+            lost = [one for one in stale if one in self._held and one not in self._ending]
+        if lost:
             _log.warning(
-                "%d claims in %r are lost; their messages come again.", len(stale), self._queue
+                "%d claims in %r are lost; their messages come again.", len(lost), self._queue
             )
-        self.drop(stale)
+        self.drop(lost)
 
 
 def acks(receipts: Iterable[Receipt]) -> list[Settlement]:
