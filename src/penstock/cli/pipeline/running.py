@@ -137,8 +137,6 @@ def prepared(
     """The options of a job, after checking that there are a Java and a server that answers."""
     loaded = settings()
     found, tls = loaded.settings, tls_files(loaded.context)
-    if tls.cert is not None:
-        raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
     # Import pyspark and pyarrow only when a job runs.
     from penstock.pipeline.context import JobOptions  # noqa: PLC0415
     from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
@@ -151,7 +149,7 @@ def prepared(
         logging.getLogger("py4j").setLevel(logging.WARNING)
     check_java()
     options = JobOptions(
-        server=Server(found.url, found.credential, tls.ca),
+        server=Server(found.url, found.credential, tls.ca, tls.cert, tls.cert_key),
         lake=lake,
         master=master,
         settings=conf,
