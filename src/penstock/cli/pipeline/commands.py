@@ -13,7 +13,7 @@ import click
 from penstock.cli import printing
 from penstock.cli.amounts import INTERVAL, PERIOD, TIME
 from penstock.cli.options import Family, printing_options
-from penstock.cli.pipeline.running import job_options, run, to_pairs
+from penstock.cli.pipeline.running import job_options, repeating_job_options, run, to_pairs
 from penstock.errors import BadInput
 
 __all__ = ["pipeline"]
@@ -45,7 +45,7 @@ def pipeline() -> None:
 
 @pipeline.command
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@job_options
+@repeating_job_options
 def route(**options: Any) -> None:
     """Fill queues that are behind from the log: all of them, or those named.
 
@@ -102,7 +102,7 @@ def route(**options: Any) -> None:
     is_flag=True,
     help="After a restore: continue the lake of an earlier epoch, if all entries are the same.",
 )
-@job_options
+@repeating_job_options
 def archive(**options: Any) -> None:
     """Copy the log and the histories of its messages into the lake.
 
@@ -195,7 +195,7 @@ def export(**options: Any) -> None:
     help="A report for this tenant below --output, and a page that compares all of them; may be "
     "repeated. A credential may be file: and a path.",
 )
-@job_options
+@repeating_job_options
 def report(**options: Any) -> None:
     """Report what changed, what needs attention and why messages failed.
 
@@ -380,7 +380,7 @@ def prepare() -> None:
     multiple=True,
     help="Leave a duty out; may be repeated.",
 )
-@job_options
+@repeating_job_options
 def run_all(**options: Any) -> None:
     """Route, archive, remove what is archived and report, in one Spark session.
 

@@ -35,6 +35,7 @@ __all__ = [
     "asked_to_end",
     "job_options",
     "prepared",
+    "repeating_job_options",
     "run",
     "shown",
     "to_pairs",
@@ -78,6 +79,10 @@ job_options: Final = stacked(
         callback=to_pairs,
         help="A Spark setting; may be repeated.",
     ),
+)
+#: Those of a job that can be repeated.
+repeating_job_options: Final = stacked(
+    job_options,
     click.option(
         "--once/--continuous",
         default=True,
@@ -101,8 +106,8 @@ def run(
     master: str | None,
     lake: str | None,
     conf: dict[str, str],
-    once: bool,
-    interval: float,
+    once: bool = True,
+    interval: float = 10.0,
     **parameters: Any,
 ) -> None:
     """Run the job with its parameters and print its summary; violations set the exit code."""
