@@ -365,6 +365,8 @@ async def test_trace_context_travels_in_message_headers(door):
         ("POST", "/v1/topics/orders.dlq/messages", b"x", {}, 400, "topic"),
         ("POST", PUBLISH, b"x", {"penstock-priority": "11"}, 400, "priority"),
         ("POST", PUBLISH, b"x", {"penstock-priority": "high"}, 400, "Penstock-Priority"),
+        ("POST", PUBLISH, b"x", {"penstock-delay": "1"}, 400, "Penstock-Delay"),
+        ("POST", PUBLISH, b"x", {"penstock-id": "1", "penstock-prio": "9"}, 400, "Penstock-Prio"),
         ("POST", PUBLISH, b"x", {"penstock-headers": "{"}, 400, "Penstock-Headers"),
         ("POST", PUBLISH, b"x", {"penstock-headers": '{"a": [1]}'}, 400, "Penstock-Headers"),
         ("POST", PUBLISH, b"x" * (1024 * 1024 + 1), {}, 413, "payload"),
