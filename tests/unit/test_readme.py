@@ -53,15 +53,6 @@ def test_every_extra_is_listed() -> None:
     extras = declared["optional-dependencies"]
     listed = re.findall(r"`(?:penstock)?\[(\w+)\]`", README)
     assert set(listed) == extras.keys() - {"dev", "bench"}
-    # What the README says about `all`.
-    others = {"taskiq", "dramatiq", "django", "fastapi", "airflow"}
-    [whole] = extras["all"]
-    assert set(re.findall(r"\w+", whole)[1:]) == extras.keys() - others - {
-        "all",
-        "cli",
-        "dev",
-        "bench",
-    }
 
 
 def test_what_make_run_runs(tmp_path: Path) -> None:
