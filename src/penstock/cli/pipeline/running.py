@@ -141,7 +141,7 @@ def prepared(
 ) -> JobOptions:
     """The options of a job, after checking that there are a Java and a server that answers."""
     loaded = settings()
-    found, tls = loaded.settings, tls_files(loaded.context)
+    found, tls = loaded.settings, tls_files(loaded)
     # Import pyspark and pyarrow only when a job runs.
     from penstock.pipeline.context import JobOptions  # noqa: PLC0415
     from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
