@@ -29,7 +29,7 @@ from penstock.api import QueueApi
 from penstock.cli.exits import Exit
 from penstock.cli.options import choices, target_options
 from penstock.cli.printing import note
-from penstock.errors import StoreUnavailable
+from penstock.errors import BadInput, StoreUnavailable
 from penstock.settings import Loaded, load_settings
 from penstock.settings.contexts import ServerContext, contexts_path, read_contexts
 from penstock.settings.loading import (
@@ -162,6 +162,12 @@ def find_target(*, store_only: bool = False) -> Target:
 
     loaded = settings(contexts=not store_only)
     found, tls = loaded.settings, tls_files(loaded)
+    url = None if store_only or choices().store is not None else found.url
+    if url is not None and choices().tenant is not None:
+        raise BadInput(
+            "--tenant is for --store: a server gets the tenant from the credential.",
+            field="tenant",
+        )
     engine = EngineOptions(
         limits=found.limits,
         auto_create=found.auto_create,
@@ -169,7 +175,7 @@ def find_target(*, store_only: bool = False) -> Target:
         default_policy=found.queue_defaults,
     )
     return Target(
-        url=None if store_only or choices().store is not None else found.url,
+        url=url,
         store=found.store,
         tenant=found.tenant,
         credential=found.credential,
