@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import duckdb
 import msgspec
@@ -72,7 +72,7 @@ class _Watch:
         self.killed = 0
         self.driver_mb = self.executor_mb = 0
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -130,9 +130,7 @@ class _Scale:
         self._publish()
         lake, table = self._folder / "lake", self._folder / "table"
         with Server(self._url).open() as remote:
-            remote.ask(
-                lambda q: q.create_queue("routed", f"n % {_ROUTED} = 0", start="earliest")
-            )
+            remote.ask(lambda q: q.create_queue("routed", f"n % {_ROUTED} = 0", start="earliest"))
             self._job("route", self._messages, "pipeline", "route", "routed")
             self._count("deliveries", self._deliveries("routed"), self._messages // _ROUTED)
         self._job("archive", self._messages, "pipeline", "archive", "--lake", str(lake))
