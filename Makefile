@@ -49,7 +49,7 @@ demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a repl
 
 test: system $(CLIENTS_INSTALLED) $(AIRFLOW_INSTALLED) ## Check, then run the whole test suite
 	$(MAKE) -j2 --output-sync check rewritten
-	$(PYTHON) -m tests.whole_suite -n $(WORKERS) --dist worksteal $(PYTEST)
+	$(PYTHON) -m tests.whole_suite -n $(WORKERS) --dist worksteal --durations=15 $(PYTEST)
 
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
 	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' \

@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     with (
         scratch() as folder,
-        penstock_server(folder) as served,
+        penstock_server(folder, "--routing", "pipeline") as served,
         _cluster(folder / "cluster") as cluster,
     ):
         _Scale(folder, cluster, served.url, given.messages, given.kill_every).run()

@@ -121,7 +121,7 @@ def test_micro_batches_of_any_query(
         )
         query.awaitTermination()
         # Spark reports to listeners a moment later.
-        spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+        spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(60_000)
     finally:
         spark.streams.removeListener(listener)
     [batch] = named(spans, "micro-batch orders")

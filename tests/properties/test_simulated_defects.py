@@ -224,7 +224,7 @@ FOUND_BY: dict[Callable[[_Patch], None], int] = {
     _keep_the_old_limit: 7,
     _repeat_any_ack: 77,
     _sweep_deleted_queues: 20,
-    _copy_in_another_commit: 223,
+    _copy_in_another_commit: 320,
     _find_only_ids_of_topics: 6,
     _purge_whatever_the_ids: 56,
     _forget_defaults_of_topics: 11,

@@ -201,7 +201,7 @@ DEFECTS: dict[Callable[[_Patch], None], int] = {
     _repeat_any_ack: 102,
     _accept_stale_receipts: 72,
     _read_ids_before_writing_them: 18,
-    _repeat_lost_commits: 96,
+    _repeat_lost_commits: 122,
     _overwrite_claims: 0,
 }
 
