@@ -83,7 +83,7 @@ figures: $(INSTALLED) ## Rewrite the tables in README.md and docs/performance.md
 	$(PYTHON) -m bench.performance_page
 
 docs: $(INSTALLED) ## Build the documentation site into build/site
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 
 screenshot: system $(INSTALLED) ## Rewrite the picture of the console in README.md, in three minutes
 	$(PYTHON) -m tests.console.screenshot

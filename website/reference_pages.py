@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from penstock.server.service import ServiceLimits
 __all__ = ["commands_page", "errors_page", "http_page"]
 
 _SCHEMA: Final = "#/components/schemas/"
+_CODE: Final = re.compile(r"(`+[^`]+`+)")
+#: What Markdown would take for a link, emphasis, attributes or the end of a cell.
+_MARKUP: Final = re.compile(r"[\\*\[\]{}|]")
 #: Replies with these are explained once, not at each call.
 _ANY_CALL: Final = frozenset({"400", "401", "403", "404", "406", "415", "429", "500", "503"})
 
@@ -41,8 +45,8 @@ def errors_page() -> str:
     for kind in sorted(set(_kinds(PenstockError)), key=lambda kind: (kind.status, kind.__name__)):
         if kind.__name__.startswith("_"):
             continue
-        means = " ".join((kind.__doc__ or "").split("\n\n", maxsplit=1)[0].split())
-        lines.append(f"| `{kind.__name__}` | {kind.status} | {means} | {kind.advice} |")
+        means = _cell((kind.__doc__ or "").split("\n\n", maxsplit=1)[0])
+        lines.append(f"| `{kind.__name__}` | {kind.status} | {means} | {_cell(kind.advice)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -197,10 +201,15 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
     ]
     if rows:
         lines += ["| option | |", "|---|---|"]
-        lines += [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in rows]
+        lines += [f"| `{' '.join(names.split())}` | {_cell(text)} |" for names, text in rows]
         lines.append("")
     return lines
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """Plain text with code spans, as it is read in a cell of a table."""
+    parts = _CODE.split(" ".join(text.split()))
+    return "".join(
+        part if index % 2 else _MARKUP.sub(r"\\\g<0>", part).replace("<", "&lt;")
+        for index, part in enumerate(parts)
+    )

@@ -34,9 +34,9 @@ END_S = 240
 
 
 class Airflow:
-    """An installation with one folder of DAGs, which watches a server."""
+    """An installation with one folder of DAGs, and the connection to a server."""
 
-    def __init__(self, home: Path, url: str) -> None:
+    def __init__(self, home: Path, connection: str, name: str = "penstock") -> None:
         assert BIN.exists(), f"{BIN} is missing: run scripts/airflow-environment"
         self.home = home
         self.environment = surroundings() | {
@@ -47,7 +47,7 @@ class Airflow:
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             # A triggerer that is killed is missed after three times as long.
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-            "AIRFLOW_CONN_PENSTOCK": url,
+            f"AIRFLOW_CONN_{name.upper()}": connection,
             "PYTHONPATH": str(SOURCE),
         }
 

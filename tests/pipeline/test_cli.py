@@ -51,6 +51,7 @@ def test_jobs_are_listed() -> None:
         (("archive", "--table-format", "parquet"), Exit.BAD_INPUT, "penstock pipeline export"),
         (("ingest", "in", "orders", "--column", "key"), Exit.BAD_INPUT, "NAME=COLUMN"),
         (("replay", "q", "--source", "elsewhere"), Exit.USAGE, "lake"),
+        (("retention", "--continuous"), Exit.USAGE, "No such option"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_is_started(

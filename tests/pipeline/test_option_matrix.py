@@ -96,6 +96,16 @@ def ca(server: Hosted) -> None:
         offsets(server, url=server.url.replace("http:", "https:"), ca="/nowhere.pem")
 
 
+def cert(server: Hosted) -> None:
+    with pytest.raises((BadInput, Unreachable), match="nowhere"):
+        offsets(server, url=server.url.replace("http:", "https:"), cert="/nowhere.pem")
+
+
+def cert_key(server: Hosted) -> None:
+    with pytest.raises(BadInput, match="key of cert"):
+        offsets(server, url=server.url.replace("http:", "https:"), certKey="/nowhere.pem")
+
+
 # -- what is read ------------------------------------------------------------------------
 
 
@@ -295,6 +305,8 @@ SCENARIOS: Final[dict[str, Callable[[Hosted], None]]] = {
     "path": path,
     "credential": credential,
     "ca": ca,
+    "cert": cert,
+    "certKey": cert_key,
     "table": table,
     "compression": compression,
     "topic": topic,

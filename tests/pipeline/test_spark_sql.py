@@ -185,12 +185,19 @@ def test_the_server_of_the_environment(tmp_path: Path) -> None:
     environment = {"PENSTOCK_URL": "http://a", "PENSTOCK_CREDENTIAL": "k"}
     assert default_server(environment) == Server("http://a", "k")
     assert default_server({}) is None
+    tls = {"PENSTOCK_CA": "/ca", "PENSTOCK_CERT": "/cert", "PENSTOCK_CERT_KEY": "/key"}
+    certified = Server("http://a", "k", "/ca", "/cert", "/key")
+    assert default_server({**environment, **tls}) == certified
     # A setting of Spark goes before it.
     (tmp_path / "spark-defaults.conf").write_text(
         "# Ours\nspark.penstock.url  http://b\nspark.penstock.credential=file:/key\nspark.x y\n"
     )
     given = {**environment, "SPARK_CONF_DIR": str(tmp_path)}
     assert default_server(given) == Server("http://b", "file:/key")
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.penstock.url http://b\nspark.penstock.cert /c\nspark.penstock.certKey /k\n"
+    )
+    assert default_server(given) == Server("http://b", cert="/c", cert_key="/k")
 
 
 def test_settings_on_the_command_line_of_spark(tmp_path: Path) -> None:

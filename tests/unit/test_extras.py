@@ -41,6 +41,11 @@ NEEDS = [
     ("spark", ["pyspark"], "import pyspark_penstock"),
     ("spark", ["pyarrow"], "import penstock.pipeline.jobs.route"),
     ("spark", ["deltalake"], "import penstock.pipeline.lake.delta"),
+    ("taskiq", ["taskiq"], "import penstock.integrations.taskiq"),
+    ("dramatiq", ["dramatiq"], "import penstock.integrations.dramatiq"),
+    ("fastapi", ["fastapi"], "import penstock.integrations.fastapi"),
+    ("django", ["django"], "import penstock.integrations.django"),
+    ("airflow", ["airflow"], "import penstock.integrations.airflow.trigger"),
     (
         "arrow",
         ["pyarrow"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,14 @@ def test_every_command_is_a_target(command: str) -> None:
     make, target = command.split()
     assert make == "make"
     assert _recipe(target)
+
+
+def test_every_extra_is_listed() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = declared["optional-dependencies"]
+    listed = re.findall(r"`(?:penstock)?\[(\w+)\]`", README)
+    # `delta` is part of `spark`, and kept for those who name it.
+    assert set(listed) == extras.keys() - {"bench", "delta", "dev"}
 
 
 def test_what_make_run_runs(tmp_path: Path) -> None:

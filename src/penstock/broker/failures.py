@@ -44,7 +44,8 @@ def check_failures(queue: str, where: str | None, fingerprint: str | None, limit
         )
     to_where(where)
     check_count("limit", limit, FAILURE_SCAN)
-    if fingerprint is not None and _FINGERPRINT.fullmatch(fingerprint) is None:
+    given: object = fingerprint
+    if given is not None and not (isinstance(given, str) and _FINGERPRINT.fullmatch(given)):
         raise BadInput(
             f"{shown(fingerprint)} is not a fingerprint; take one from an earlier reply.",
             field="fingerprint",

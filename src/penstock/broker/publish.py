@@ -371,7 +371,8 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
         priority = message.priority
         if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
             raise BadInput(
-                f"priority is {shown(priority)}; must be a whole number from 0 to {MAX_PRIORITY}.",
+                f"priority is {shown(priority)}; it must be a whole number from 0 to "
+                f"{MAX_PRIORITY}.",
                 field="priority",
                 limit=MAX_PRIORITY,
             )

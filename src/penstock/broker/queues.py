@@ -111,7 +111,7 @@ class Queues(Scope):
 
     async def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
         """The queues by name: all, or those that have all of these labels."""
-        wanted = check_labels(dict(labels or {})).items()
+        wanted = check_labels({} if labels is None else labels).items()
         found = await self._engine.list_queues(self.tenant)
         return tuple(info for info in found if wanted <= info.policy.labels.items())
 

@@ -29,6 +29,7 @@ from penstock.model.limits import (
     check_whole,
 )
 from penstock.model.message import NewMessage
+from penstock.model.payload import to_result
 from penstock.model.queue import TopicPolicy
 from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Outgoing
@@ -154,6 +155,10 @@ def check_settlements(
             raise BadInput("A receipt must be the text that claim returned.", field="receipt")
         if isinstance(item, Ack):
             if item.result is not None:
+                if type(item.result) is not bytes:
+                    item = Ack(item.receipt, to_result(item.result))  # noqa: PLW2901
+                    converted = converted or list(settlements)
+                    converted[index] = item
                 _check_result(item.result, result_limit)
         elif isinstance(item, Extend):
             if item.lease_ms is not None:
@@ -170,10 +175,8 @@ def _check_return(item: Nack | Reject | Release) -> None:
         check_whole("delay_ms", item.delay_ms, 0, MAX_NACK_DELAY_MS)
 
 
-def _check_result(result: object, limit: int) -> None:
-    if type(result) is not bytes:
-        raise BadInput(f"The result is {type(result).__name__}, not bytes.", field="result")
-    if len(result) > limit:
+def _check_result(result: bytes | None, limit: int) -> None:
+    if result is not None and len(result) > limit:
         raise TooLarge(
             f"A result of {len(result)} bytes is over the limit of {limit}.",
             field="result",

@@ -34,7 +34,7 @@ _MARKS: Final = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": 
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @creating
 async def apply(q: QueueApi, /, file: str, dry_run: bool, prune: bool, yes: bool) -> None:
-    """Create and change queues and topics until they are as in a TOML file.
+    """Make queues and topics as a TOML file says, and show what changes.
 
     Prints the changes and makes them. A field that the file leaves out keeps its value. Nothing
     is deleted without --prune. The whole file is checked before the first change.
@@ -70,7 +70,7 @@ async def apply(q: QueueApi, /, file: str, dry_run: bool, prune: bool, yes: bool
 )
 @on_target
 async def export(q: QueueApi, labels: tuple[tuple[str, str], ...]) -> None:
-    """Print queues and topics as a TOML file that `penstock apply` reads.
+    """Print queues and topics as a TOML file for `penstock apply`.
 
     With --label it has these queues, and no topics. With --json it is JSON.
 

@@ -102,7 +102,7 @@ async def consume(
     order: ClaimOrder,
     where: str | None,
 ) -> None:
-    """Print the payloads of one or more queues, one per line, and ack them.
+    """Print the payloads of queues, one per line, and ack them.
 
     Ends when the queues are empty; with --follow it waits for more. With --json each line is the
     whole delivery. A delivery is acked after its line was written.

@@ -99,6 +99,7 @@ async def _pages(
     help="What to replay: failed or done deliveries, or matching entries of the log.",
 )
 @click.option("--where", help="Only messages for which this filter is TRUE.")
+@click.option("--id", "ids", type=int, multiple=True, help="Only this message id; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only count, and show a sample.")
 @click.option("--rate", type=click.IntRange(1), help="Deliveries per second; default: unlimited.")
 @click.option(
@@ -122,13 +123,14 @@ async def replay(
     queue: str,
     source: str,
     where: str | None,
+    ids: tuple[int, ...],
     dry_run: bool,
     rate: int | None,
     ttl_ms: int | None,
     replay_id: str | None,
     limit: int,
 ) -> None:
-    """Make deliveries of QUEUE available again, by filter.
+    """Make deliveries of QUEUE available again, by filter or id.
 
     They come back with attempts 0, at their old position; live deliveries stay as they are. Try
     it with --dry-run first.
@@ -137,6 +139,7 @@ async def replay(
     Examples:
       penstock replay billing --where "country = 'AT'" --dry-run
       penstock replay billing --where "country = 'AT'" --replay-id ticket-4711
+      penstock replay billing --id 4711
       penstock replay audit --from log --rate 500
     """
     # In one call: several calls could replay again what was settled between two of them.
@@ -145,6 +148,7 @@ async def replay(
             queue,
             source,
             where=where,
+            ids=ids or None,
             limit=limit,
             rate=rate,
             dry_run=dry_run,

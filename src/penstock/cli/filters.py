@@ -35,7 +35,9 @@ def filters() -> None:
 @click.argument("text")
 @printing_options
 def validate(text: str) -> None:
-    """Say whether TEXT is a filter and, if not, which part is wrong; then the exit code is 3.
+    """Say whether TEXT is a filter, or which part of it is wrong.
+
+    Exits with 3 if it is none.
 
     \b
     Examples:

@@ -41,6 +41,7 @@ _COLUMNS: Final[tuple[Column[KeyInfo], ...]] = (
     Column("id", lambda info: info.id, style="bold"),
     Column("name", lambda info: info.name),
     Column("grants", lambda info: " ".join(info.grants), wide=True),
+    Column("requests/s", lambda info: str(info.requests_per_s or "")),
     Column("created", lambda info: moment(info.created_at)),
     Column("expires", lambda info: moment(info.expires_at) or "never"),
 )

@@ -94,7 +94,7 @@ async def history(q: QueueApi, /, message_id: int) -> None:
 @click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait up to this long: 10s.")
 @on_target
 async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> None:
-    """Print how a message ended in QUEUE: the result that its ack carried.
+    """Print the result of a message in QUEUE, or how it ended.
 
     Prints the result's bytes unchanged. Exits with 4 while the message has not ended, and with 5
     if it failed or expired.
@@ -129,7 +129,7 @@ async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> N
 @click.option("--queue", help="Only in this queue; by default in every queue.")
 @on_target
 async def cancel(q: QueueApi, /, message_id: int, queue: str | None) -> None:
-    """Remove a message from one queue or from every queue, waiting or in flight.
+    """Remove a message from one queue or all, waiting or in flight.
 
     A consumer that holds it can no longer settle it. The message stays in the log.
 

@@ -29,10 +29,15 @@ from penstock.api import QueueApi
 from penstock.cli.exits import Exit
 from penstock.cli.options import choices, target_options
 from penstock.cli.printing import note
-from penstock.errors import StoreUnavailable
+from penstock.errors import BadInput, StoreUnavailable
 from penstock.settings import Loaded, load_settings
 from penstock.settings.contexts import ServerContext, contexts_path, read_contexts
-from penstock.settings.loading import CONTEXT_VARIABLE
+from penstock.settings.loading import (
+    CA_VARIABLE,
+    CERT_KEY_VARIABLE,
+    CERT_VARIABLE,
+    CONTEXT_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from penstock.broker import Broker, BrokerOptions
@@ -128,13 +133,25 @@ def _find_context(loaded: Loaded) -> tuple[str, ServerContext] | None:
     return known.current, known.get(known.current, "in use")
 
 
-def tls_files(context: ServerContext | None) -> TlsFiles:
-    """The certificates of the shared options, or those of the context."""
+def tls_files(loaded: Loaded | None) -> TlsFiles:
+    """The certificates of the shared options, or else those of the context or the environment.
+
+    Without settings, only those of the options.
+    """
     kept = choices()
-    if context is None:
+    if loaded is None:
         return TlsFiles(kept.ca, kept.cert, kept.cert_key)
-    given = context if kept.cert is None else kept
-    return TlsFiles(kept.ca or context.ca, given.cert, given.cert_key)
+    usual = loaded.context or _tls_of_environment(loaded.settings.url)
+    given = usual if kept.cert is None else kept
+    return TlsFiles(kept.ca or usual.ca, given.cert, given.cert_key)
+
+
+def _tls_of_environment(url: str) -> TlsFiles:
+    # A server without TLS needs no files, and refuses them.
+    if not url.startswith("https:"):
+        return TlsFiles(None, None, None)
+    names = (CA_VARIABLE, CERT_VARIABLE, CERT_KEY_VARIABLE)
+    return TlsFiles(*(os.environ.get(name, "").strip() or None for name in names))
 
 
 def find_target(*, store_only: bool = False) -> Target:
@@ -144,7 +161,13 @@ def find_target(*, store_only: bool = False) -> Target:
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
 
     loaded = settings(contexts=not store_only)
-    found, tls = loaded.settings, tls_files(loaded.context)
+    found, tls = loaded.settings, tls_files(loaded)
+    url = None if store_only or choices().store is not None else found.url
+    if url is not None and choices().tenant is not None:
+        raise BadInput(
+            "--tenant is for --store: a server gets the tenant from the credential.",
+            field="tenant",
+        )
     engine = EngineOptions(
         limits=found.limits,
         auto_create=found.auto_create,
@@ -152,7 +175,7 @@ def find_target(*, store_only: bool = False) -> Target:
         default_policy=found.queue_defaults,
     )
     return Target(
-        url=None if store_only or choices().store is not None else found.url,
+        url=url,
         store=found.store,
         tenant=found.tenant,
         credential=found.credential,

@@ -61,7 +61,7 @@ def _to_engine(name: str) -> str:
 )
 @printing_options
 def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed: int) -> None:
-    """Run clients, faults and restarts in interleavings chosen by a seed.
+    """Run clients, faults and restarts in random interleavings.
 
     Every seed is a different program and interleaving, and is reproducible. The first seed that
     breaks a law is minimized and printed with the command that reproduces it, and the exit code

@@ -42,7 +42,7 @@ _DATABASES: Final = frozenset({"postgresql", "mysql"})
 
 @click.group(cls=Family)
 def store() -> None:
-    """Show the identity of a store, and begin a new epoch after a restore.
+    """Show the identity of a store, or begin a new epoch.
 
     Lakes and checkpoints record the identity and the epoch of their store, and any other store
     refuses them: its offsets refer to other messages.
@@ -172,7 +172,7 @@ async def _migrate_folder(target: Target) -> None:
 )
 @store_options
 def repair(accept_loss: bool) -> None:
-    """Report what is missing from a store in a folder that refuses to open.
+    """Report what is missing from a damaged store in a folder.
 
     Without --accept-loss nothing is changed, and the exit code is 9 if data is missing. With it
     the store keeps everything up to the first missing commit and opens again; copy the folder

@@ -149,7 +149,7 @@ async def remove(q: QueueApi, /, id: str) -> None:
 @click.option("--wait", "wait_ms", type=DURATION, default=15_000, help="How long to wait: 15s.")
 @on_target
 async def test(q: QueueApi, /, id: str, wait_ms: int) -> None:
-    """Send a webhook.test event to the webhook ID, and wait for its delivery.
+    """Send a test event to the webhook ID, and wait for its delivery.
 
     Exits with 5 if the event was not delivered in time. A server, not this command, makes the call.
 

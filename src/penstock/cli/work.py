@@ -96,7 +96,7 @@ def _configure(app: App, loaded: Loaded, number: int | None) -> None:
     # A credential of the settings belongs to the server of the settings.
     credential = chosen.credential if has_credential or where is not None else None
     consumer = None if number is None or app.consumer is None else f"{app.consumer}-{number}"
-    tls = tls_files(None if where is None else loaded.context)
+    tls = tls_files(None if where is None else loaded)
     app.configure(
         where=where,
         credential=credential,

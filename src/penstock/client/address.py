@@ -67,7 +67,7 @@ def parse_address(url: object) -> Address:
     except ValueError as error:
         raise _bad(f"The URL cannot be read: {error}; {_FORMS}.") from error
     if parts.scheme not in _PORTS:
-        raise _bad(f"The URL's scheme is {parts.scheme!r}; {_FORMS}.")
+        raise _bad(f"The URL's scheme is {parts.scheme!r}; {_FORMS}. penstock.open opens a store.")
     if not host or port == 0 or any(not " " < letter < "\x7f" for letter in url):
         raise _bad(f"The URL has no host, or an invalid one; {_FORMS}.")
     if parts.query or parts.fragment or "?" in url or "#" in url:

@@ -52,6 +52,8 @@ def connect(
     addresses = _addresses(url)
     tls = tls_context(ca, cert, key, addresses[0])
     make = Transport if transport is None else transport
+    if not callable(make):
+        raise BadInput("transport must be a function that makes a transport.", field="transport")
     transports = [
         make(address, _credential(credential, address), tls, checked) for address in addresses
     ]

@@ -100,7 +100,7 @@ class Queues(Scope):
 
     async def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
         """The queues by name: all, or those that have all of these labels."""
-        wanted = check_labels(dict(labels or {}))
+        wanted = check_labels({} if labels is None else labels)
         label = ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
         query = (("label", label or None),)
         return (await self._get(_INFOS, "/v1/queues", query=query)).queues

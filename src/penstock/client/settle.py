@@ -37,6 +37,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_name
 from penstock.model.message import Outgoing
+from penstock.model.payload import plain_settlements
 from penstock.model.settling_exceptions import SettlingException
 from penstock.tracing import traced_messages, traced_settle
 from penstock.wire.bodies import ClaimBody, SettleBody
@@ -169,7 +170,7 @@ def _encode(
     claim: ClaimBody | None,
 ) -> bytes:
     # For mypy: tuples encode like lists, and copies are not worth it.
-    body = SettleBody(settlements, publish, claim)  # type: ignore[arg-type]
+    body = SettleBody(plain_settlements(settlements), publish, claim)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)
     except UNENCODABLE:

@@ -39,6 +39,8 @@ with importing("dramatiq", "dramatiq"):
     from dramatiq.results import ResultBackend, ResultFailure, ResultMissing, ResultTimeout
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.client import ClientOptions
     from penstock.client.credentials import CredentialSource
 
@@ -65,19 +67,28 @@ class PenstockBroker(Broker):
         where: str,
         *,
         credential: CredentialSource | None = None,
+        ca: str | ssl.SSLContext | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         options: ClientOptions | None = None,
         middleware: list[Middleware] | None = None,
         **policy: Unpack[PolicyFields],
     ) -> None:
         """``where`` is the URL of a server or store; nothing is opened before the first message.
 
+        ``credential``, ``ca``, ``cert``, ``key`` and ``options`` are those of ``penstock.connect``.
         A missing queue is created with the fields of ``policy``; an existing one is not changed.
         """
         super().__init__(middleware=middleware)
         self.queues = set()
         self._where = where
-        self._credential = credential
-        self._options = options
+        self._connection: dict[str, Any] = {
+            "credential": credential,
+            "ca": ca,
+            "cert": cert,
+            "key": key,
+            "options": options,
+        }
         self._policy = policy
         self._lock = threading.Lock()
         self._verbs: SyncVerbs | None = None
@@ -169,7 +180,7 @@ class PenstockBroker(Broker):
 
     def _opened(self) -> SyncVerbs:
         if self._where.startswith(("http:", "https:")):
-            return sync.connect(self._where, credential=self._credential, options=self._options)
+            return sync.connect(self._where, **self._connection)
         return sync.open(self._where)
 
 

@@ -33,6 +33,8 @@ with importing("fastapi", "fastapi", "starlette"):
     from starlette.responses import Response
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.client import ClientOptions
     from penstock.client.credentials import CredentialSource
 
@@ -53,19 +55,23 @@ def lifespan(
     where: str | QueueApi,
     *,
     credential: CredentialSource | None = None,
+    ca: str | ssl.SSLContext | None = None,
+    cert: str | None = None,
+    key: str | None = None,
     options: ClientOptions | None = None,
     app: App | None = None,
     work: bool = False,
 ) -> Callable[[Any], AbstractAsyncContextManager[State]]:
     """A lifespan that connects to a server, or opens a store.
 
+    ``credential``, ``ca``, ``cert``, ``key`` and ``options`` are those of ``penstock.connect``.
     Tasks of ``app`` can be sent while the application runs. With ``work`` its handlers run in
     this process too; if they end with an error, the shutdown raises it.
     """
 
     @asynccontextmanager
     async def connected(_: object) -> AsyncIterator[State]:
-        async with opened(where, credential, options=options) as q:
+        async with opened(where, credential, ca=ca, cert=cert, key=key, options=options) as q:
             if app is None:
                 yield State(penstock=q)
                 return

@@ -37,6 +37,8 @@ with importing("taskiq", "taskiq"):
     from taskiq.exceptions import ResultGetError, ResultSetError
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.client import ClientOptions
     from penstock.client.credentials import CredentialSource
 
@@ -63,12 +65,16 @@ class PenstockBroker(AsyncBroker):
         *,
         queue: str = "taskiq",
         credential: CredentialSource | None = None,
+        ca: str | ssl.SSLContext | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         options: ClientOptions | None = None,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         **policy: Unpack[PolicyFields],
     ) -> None:
         """``where`` is the URL of a server or store, or an object that has the verbs.
 
+        ``credential``, ``ca``, ``cert``, ``key`` and ``options`` are those of ``penstock.connect``.
         A missing queue is created with the fields of ``policy``; an existing one is not changed.
         """
         super().__init__()
@@ -76,6 +82,7 @@ class PenstockBroker(AsyncBroker):
         self.result_backend = PenstockResults(self)
         self._where = where
         self._credential = credential
+        self._tls = {"ca": ca, "cert": cert, "key": key}
         self._options = options
         self._max_in_flight = max_in_flight
         self._policy = policy
@@ -96,7 +103,7 @@ class PenstockBroker(AsyncBroker):
         """Connect, and create the queue if there is none."""
         if self._verbs is None:
             self._verbs = await self._open.enter_async_context(
-                opened(self._where, self._credential, options=self._options)
+                opened(self._where, self._credential, options=self._options, **self._tls)
             )
             await ensure_queue(self._verbs, self.queue, **self._policy)
         await super().startup()

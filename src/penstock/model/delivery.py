@@ -86,10 +86,14 @@ class Ack(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Done; ``result`` is stored with the delivery."""
+    """Done; ``result`` is stored with the delivery, like a payload."""
 
     receipt: Receipt
     result: bytes | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, receipt: Receipt, result: object = ...) -> None: ...
 
 
 class Nack(

@@ -16,26 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.errors import BadInput
+from penstock.model.delivery import Ack
 from penstock.model.duration import to_ms
 from penstock.model.message import NewMessage
 
-__all__ = ["plain_messages", "to_payload", "to_result"]
+__all__ = ["plain_messages", "plain_settlements", "to_payload", "to_result"]
+
+T = TypeVar("T")
 
 
-def to_payload(value: object) -> tuple[bytes, str | None]:
-    """The bytes to store for ``value``, and their default content type."""
+def to_payload(value: object, field: str = "payload") -> tuple[bytes, str | None]:
+    """The bytes to store for ``value``, and their default content type.
+
+    ``field`` is the name of the value in errors.
+    """
     if isinstance(value, bytes):
         return value, None
     first = value[0] if isinstance(value, list | tuple) and value else value
     if isinstance(first, NewMessage):
         raise BadInput(
-            "The payload is a NewMessage; publish messages with publish_batch.", field="payload"
+            f"The {field} is a NewMessage; publish messages with publish_batch.", field=field
         )
     try:
         if isinstance(value, bytearray | memoryview):
@@ -47,12 +54,26 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
             return dump(value).encode(), "application/json"
         return msgspec.json.encode(value, enc_hook=_dump), "application/json"
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadInput(f"The payload cannot be stored: {error}.", field="payload") from error
+        raise BadInput(f"The {field} cannot be stored: {error}.", field=field) from error
 
 
 def to_result(value: object) -> bytes | None:
     """The bytes of the result of an ack; None is no result."""
-    return value if value is None or type(value) is bytes else to_payload(value)[0]
+    return value if value is None or type(value) is bytes else bytes(to_payload(value, "result")[0])
+
+
+def plain_settlements(settlements: Sequence[T]) -> Sequence[T | Ack]:
+    """The settlements with bytes as results; anything that is not a list is returned unchanged."""
+    if not isinstance(settlements, list | tuple) or not any(map(_has_value, settlements)):
+        return settlements
+    return [
+        Ack(item.receipt, to_result(item.result)) if isinstance(item, Ack) else item
+        for item in settlements
+    ]
+
+
+def _has_value(settlement: object) -> bool:
+    return type(settlement) is Ack and type(settlement.result) not in (bytes, NoneType)
 
 
 def plain_messages(messages: Sequence[NewMessage]) -> list[NewMessage]:

@@ -41,16 +41,31 @@ _SOON: Final = ClientOptions(retry_ms=2_000)
 
 
 class Server(Struct, frozen=True):
-    """The address of a server, and the credential for it."""
+    """The address of a server, and the credential and certificates for it."""
 
     url: str
     credential: str | None = None
     ca: str | None = None
     """A file with the CA certificates for the server."""
+    cert: str | None = None
+    """A file with the client's certificate."""
+    cert_key: str | None = None
+    """A file with its key, if it is not in the same file."""
 
     def open(self, options: ClientOptions = _PATIENT) -> Remote:
         """Connect to it from this thread."""
         return Remote(self, options)
+
+    async def connect(self, options: ClientOptions) -> Client:
+        """Connect to it on the running event loop."""
+        return await connect(
+            self.url,
+            credential=self.credential,
+            ca=self.ca,
+            cert=self.cert,
+            key=self.cert_key,
+            options=options,
+        )
 
     def __repr__(self) -> str:
         # Without the credential: Spark writes partitions into its logs.
@@ -64,7 +79,7 @@ class Remote:
         self.server = server
         self._runner = asyncio.Runner()
         try:
-            self._client = self._runner.run(_connect(server, options))
+            self._client = self._runner.run(server.connect(options))
         except BaseException:
             self._runner.close()
             raise
@@ -101,7 +116,3 @@ def check_reachable(server: Server) -> None:
     with server.open(_SOON) as remote, suppress(Forbidden):
         # A credential that may only publish cannot read the log; the server answers all the same.
         remote.ask(lambda q: q.log_end())
-
-
-async def _connect(server: Server, options: ClientOptions) -> Client:
-    return await connect(server.url, credential=server.credential, ca=server.ca, options=options)

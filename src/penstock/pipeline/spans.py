@@ -127,14 +127,22 @@ def _contexts(remote: Remote, progress: StreamingQueryProgress, queue: str) -> l
 
 
 def trace_queries(
-    spark: SparkSession, url: str, *, credential: str | None = None, queue: str | None = None
+    spark: SparkSession,
+    url: str,
+    *,
+    credential: str | None = None,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    queue: str | None = None,
 ) -> StreamingQueryListener:
     """Record a span for each micro-batch of the queries of this session that have rows.
 
     With ``queue`` the queries consume this queue, and their spans are linked to its messages.
-    Flows have such spans already. ``spark.streams.removeListener`` ends it.
+    ``credential``, ``ca``, ``cert`` and ``key`` are those of ``penstock.connect``. Flows have such
+    spans already. ``spark.streams.removeListener`` ends it.
     """
-    listener = _Listener(Server(url, credential), queue)
+    listener = _Listener(Server(url, credential, ca, cert, key), queue)
     spark.streams.addListener(listener)
     return listener
 

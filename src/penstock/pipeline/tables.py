@@ -15,13 +15,15 @@ __all__ = ["read_table", "server_options"]
 
 
 def server_options(server: Server) -> dict[str, str]:
-    """The options of ``format("penstock")`` for a server and its credential."""
-    options = {"url": server.url}
-    if server.credential is not None:
-        options["credential"] = server.credential
-    if server.ca is not None:
-        options["ca"] = server.ca
-    return options
+    """The options of ``format("penstock")`` for a server, its credential and certificates."""
+    options = {
+        "url": server.url,
+        "credential": server.credential,
+        "ca": server.ca,
+        "cert": server.cert,
+        "certKey": server.cert_key,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def read_table(

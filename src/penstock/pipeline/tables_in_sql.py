@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadInput, BadSetting
-from penstock.pipeline.format.defaults import PREFIX
+from penstock.pipeline.format.defaults import PREFIX, SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["create_tables", "register"]
 
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-_SETTINGS: Final = ("url", "credential", "ca")
 _TABLES: Final = ("log", "deliveries", "failed", "history")
 #: What Spark allows as the name of a database.
 _DATABASE: Final = re.compile(r"\w+", re.ASCII)
@@ -28,12 +27,13 @@ def register(spark: SparkSession) -> None:
     """Prepare a session for ``format("penstock")``.
 
     Checks that Spark's Python processes have Penstock, switches filter pushdown on, and passes the
-    session's settings ``spark.penstock.url``, ``.credential`` and ``.ca`` on to the format, also
-    those that were set after Spark was started. Raises ``BadSetting`` if the processes lack it.
+    session's settings ``spark.penstock.url``, ``.credential``, ``.ca``, ``.cert`` and ``.certKey``
+    on to the format, also those that were set after Spark was started. Raises ``BadSetting`` if the
+    processes lack it.
     """
     _check_python(spark)
     spark.conf.set(_PUSHDOWN, "true")
-    names = [f"{PREFIX}{name}" for name in _SETTINGS]
+    names = [f"{PREFIX}{name}" for name in SETTINGS]
     found = {name: value for name in names if (value := spark.conf.get(name, None)) is not None}
     if not found:
         return

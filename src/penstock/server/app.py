@@ -51,6 +51,8 @@ log = logging.getLogger("penstock.server")
 
 #: A caller's own request id is used if it is short and safe to log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
+#: W3C trace context.
+_TRACE: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 #: On replies of a server that stands by: the URL of the writer.
 STANDBY: Final = b"penstock-standby"
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -118,7 +120,9 @@ class Application:
             outcome = "disconnected"
             self.service.metrics.cut()
             log.warning(
-                "A caller did not read the reply to its %s, and was disconnected.", call.verb
+                "A caller did not read the reply to its %s, and was disconnected.",
+                call.verb,
+                extra=_trace_of(call),
             )
             raise Cut from error
         except (asyncio.CancelledError, Cut):
@@ -127,7 +131,7 @@ class Application:
         except Exception:
             # Bugs end up here: log the traceback, answer with one line.
             outcome = "error"
-            log.exception("A call of %s failed.", call.verb)
+            log.exception("A call of %s failed.", call.verb, extra=_trace_of(call))
             await self._refuse(call, _Bug("The server failed to answer this call."), send)
         finally:
             hold.set(0)
@@ -141,7 +145,7 @@ class Application:
 
     async def _refuse(self, call: Call, error: PenstockError, send: Send) -> str:
         if error.status >= 500 and not isinstance(error, _Bug):
-            log.warning("%s", error)
+            log.warning("%s", error, extra=_trace_of(call))
         hold = Hold(self.service.budget)
         reply = call.door.refuse(call, error)
         await send_plain(send, reply, call.request_id, hold, self.service.timeouts)
@@ -167,6 +171,12 @@ class Application:
         if given is not None and _REQUEST_ID.fullmatch(given) is not None:
             return given.decode()
         return self.service.next_request_id()
+
+
+def _trace_of(call: Call) -> dict[str, str]:
+    """The fields of a log line that lead to the caller's trace."""
+    found = _TRACE.fullmatch(call.headers.get(b"traceparent", b""))
+    return {} if found is None else {"trace_id": found[1].decode(), "span_id": found[2].decode()}
 
 
 class _Bug(ServiceError):

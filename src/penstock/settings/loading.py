@@ -37,12 +37,32 @@ from penstock.settings.fields import (
     variable_of,
 )
 
-__all__ = ["CONTEXT_VARIABLE", "Loaded", "Source", "check_server_url", "load_settings"]
+__all__ = [
+    "CA_VARIABLE",
+    "CERT_KEY_VARIABLE",
+    "CERT_VARIABLE",
+    "CONTEXT_VARIABLE",
+    "Loaded",
+    "Source",
+    "check_server_url",
+    "load_settings",
+]
 
 #: Names the settings file; not a setting itself.
 _CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 #: Names the context of a command; not a setting either.
 CONTEXT_VARIABLE: Final = "PENSTOCK_CONTEXT"
+#: Files of certificates for client commands and for Spark.
+CA_VARIABLE: Final = "PENSTOCK_CA"
+CERT_VARIABLE: Final = "PENSTOCK_CERT"
+CERT_KEY_VARIABLE: Final = "PENSTOCK_CERT_KEY"
+_OTHER_VARIABLES: Final = (
+    _CONFIG_VARIABLE,
+    CONTEXT_VARIABLE,
+    CA_VARIABLE,
+    CERT_VARIABLE,
+    CERT_KEY_VARIABLE,
+)
 #: Read from the working directory if it exists and no other file is named.
 _DEFAULT_CONFIG: Final = "penstock.toml"
 #: Variables for tests and benchmarks, which are not settings.
@@ -301,7 +321,7 @@ def _from_environ(
         name.removeprefix(PREFIX).lower(): value.strip()
         for name, value in environ.items()
         if name.startswith(PREFIX)
-        and name not in (_CONFIG_VARIABLE, CONTEXT_VARIABLE)
+        and name not in _OTHER_VARIABLES
         and not name.startswith(_NOT_SETTINGS)
         and value.strip()
     }

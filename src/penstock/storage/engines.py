@@ -38,6 +38,10 @@ async def open_engine(url: str, options: EngineOptions | None = None) -> Engine:
         # Not chained: the original error may quote the password.
         raise BadUrl(f"{mask_password(repr(url))} is not a URL.", field="url") from None
     target = SCHEMES.get(parts.scheme)
+    if parts.scheme in ("http", "https"):
+        raise BadUrl(
+            f"{mask_password(repr(url))} is a server: use penstock.connect, or --url.", field="url"
+        )
     if target is None:
         known = ", ".join(sorted(SCHEMES))
         raise BadUrl(

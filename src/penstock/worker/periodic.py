@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
@@ -25,6 +24,7 @@ from penstock.api import QueueApi
 from penstock.errors import BadInput, PenstockError
 from penstock.model.clock import Clock
 from penstock.model.cron import parse_cron
+from penstock.model.duration import Duration, to_ms
 from penstock.model.limits import check_whole, shown
 from penstock.model.message import NewMessage
 
@@ -124,7 +124,7 @@ class Periodic(Struct, frozen=True, kw_only=True):
         return replace(self.message, headers=headers, deliver_at=slot, expires_at=expires_at)
 
 
-def to_schedule(cron: str | None, every: timedelta | None, timezone: str) -> Schedule:
+def to_schedule(cron: str | None, every: Duration | None, timezone: str) -> Schedule:
     """The schedule of the arguments; ``BadInput`` unless there is exactly one valid one."""
     if (cron is None) == (every is None):
         raise BadInput("A periodic task needs either cron or every.", field="cron")
@@ -139,14 +139,13 @@ def to_schedule(cron: str | None, every: timedelta | None, timezone: str) -> Sch
         return parse_cron(cron, zone)
     if timezone != "UTC":
         raise BadInput("An interval has no time zone; use cron.", field="timezone")
+    assert every is not None
     return Every(to_interval_ms("every", every, MIN_EVERY_MS, MAX_EVERY_MS))
 
 
-def to_interval_ms(field: str, value: object, least: int, most: int) -> int:
-    """A timedelta in milliseconds, within bounds."""
-    if not isinstance(value, timedelta):
-        raise BadInput(f"{field} is {shown(value)}, not a timedelta.", field=field)
-    ms = value // timedelta(milliseconds=1)
+def to_interval_ms(field: str, value: Duration, least: int, most: int) -> int:
+    """A duration in milliseconds, within bounds."""
+    ms = to_ms(value)
     check_whole(field, ms, least, most)
     return ms
 

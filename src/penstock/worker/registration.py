@@ -18,6 +18,7 @@ from penstock.model.limits import (
     MAX_NACK_DELAY_MS,
     check_whole,
     is_dead_letter,
+    shown,
 )
 from penstock.model.payload import to_payload
 from penstock.model.policy_fields import WorkerPolicyFields
@@ -86,6 +87,13 @@ def check_rules(rules: Rules) -> Rules:
         check_whole("timeout_ms", rules.timeout_ms, 1, MAX_LEASE_MS)
     for delay_ms in rules.retry_ms:
         check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
+    reject_on: tuple[object, ...] = rules.reject_on
+    for error in reject_on:
+        if not isinstance(error, type) or not issubclass(error, Exception):
+            raise BadInput(
+                f"reject_on has {shown(error)}; it must be classes of exceptions.",
+                field="reject_on",
+            )
     return rules
 
 

@@ -52,7 +52,7 @@ DEFAULT_CONCURRENCY: Final = 8
 #: How old the latest missed slot of a periodic task may be when a worker starts.
 DEFAULT_CATCH_UP: Final = timedelta(hours=1)
 
-_Errors = type[Exception] | tuple[type[Exception], ...]
+_Errors = type[Exception] | Sequence[type[Exception]]
 
 
 class TaskDecorator(Protocol):
@@ -207,9 +207,9 @@ class Registry(ABC):
         self,
         *,
         cron: str | None = None,
-        every: timedelta | None = None,
+        every: Duration | None = None,
         timezone: str = "UTC",
-        catch_up: timedelta = DEFAULT_CATCH_UP,
+        catch_up: Duration = DEFAULT_CATCH_UP,
         ttl_ms: Duration | None = None,
         name: str | None = None,
         queue: str = DEFAULT_TASK_QUEUE,
@@ -287,12 +287,13 @@ def _rules(
     retry_ms: Duration | Sequence[Duration],
     reject_on: _Errors,
 ) -> Rules:
-    delays = (retry_ms,) if isinstance(retry_ms, int | timedelta) else retry_ms
+    delays = retry_ms if isinstance(retry_ms, list | tuple) else (retry_ms,)
+    errors = reject_on if isinstance(reject_on, list | tuple) else (reject_on,)
     rules = Rules(
         handler=handler,
         timeout_ms=to_ms(timeout_ms),
         retry_ms=tuple(map(to_ms, delays)),
-        reject_on=(reject_on,) if isinstance(reject_on, type) else reject_on,
+        reject_on=tuple(errors),
         encode_result=encode_json if isinstance(handler, TaskHandler) else encode_result,
     )
     return check_rules(rules)

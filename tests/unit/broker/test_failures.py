@@ -80,6 +80,7 @@ async def test_bad_calls_are_refused():
             ({"queue": "work", "limit": 10**9}, BadInput),
             ({"queue": "work", "where": "n >"}, BadFilter),
             ({"queue": "work", "fingerprint": "x"}, BadInput),
+            ({"queue": "work", "fingerprint": 5}, BadInput),
         ):
             with pytest.raises(error):
                 await q.failures(**call)

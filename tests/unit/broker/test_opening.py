@@ -70,6 +70,14 @@ async def test_the_schemes_there_are_are_named() -> None:
 
 
 @law("E1")
+@pytest.mark.parametrize("url", ["http://localhost:8080", "https://:secret@queue.example.org"])
+async def test_the_url_of_a_server_is_for_connect(url: str) -> None:
+    with pytest.raises(BadUrl, match=r"is a server: use penstock\.connect") as caught:
+        await penstock.open(url)
+    assert "secret" not in str(caught.value)
+
+
+@law("E1")
 @pytest.mark.parametrize(
     "url", ["memory://host", "memory:///path", "memory://?a=1", "memory://#a", "memory://u@h:1"]
 )

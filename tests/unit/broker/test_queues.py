@@ -169,6 +169,8 @@ async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> 
     await q.update_queue("a", labels={})
     assert await found(tier="gold") == []
     await refuses(q.queues(labels={"a b": "x"}), BadPolicy, "labels", 64)
+    for bad in ("team=billing", ["team"], 5, [("team", "billing")]):
+        await refuses(q.queues(labels=bad), BadPolicy, "labels")  # type: ignore[arg-type]
 
 
 async def test_only_unordered_queues_send_retries_to_the_back(q: Broker, refuses: Refuses) -> None:

@@ -62,8 +62,8 @@ async def held(q: Broker, count: int = 1, topic: str = "orders") -> list[Deliver
         (Ack(5), BadInput, "receipt", None),  # type: ignore[arg-type]
         (Release(None), BadInput, "receipt", None),  # type: ignore[arg-type]
         (Extend(b"x", 1), BadInput, "receipt", None),  # type: ignore[arg-type]
-        (Ack(Receipt("r"), "text"), BadInput, "result", None),  # type: ignore[arg-type]
-        (Ack(Receipt("r"), bytearray(b"x")), BadInput, "result", None),  # type: ignore[arg-type]
+        (Ack(Receipt("r"), object()), BadInput, "result", None),
+        (Ack(Receipt("r"), "x" * (MIB + 1)), TooLarge, "result", MIB),
         (Ack(Receipt("r"), b"x" * (MIB + 1)), TooLarge, "result", MIB),
         (Nack(Receipt("r"), b"no"), BadInput, "error", None),  # type: ignore[arg-type]
         (Nack(Receipt("r"), ValueError()), BadInput, "error", None),  # type: ignore[arg-type]
@@ -177,6 +177,20 @@ async def test_ack_keeps_its_result(q: Broker, clock: FakeClock) -> None:
     assert without is not None
     assert (with_result.result, with_result.at) == (b"receipt no 7", clock.now())
     assert without.result is None
+
+
+@pytest.mark.parametrize(
+    "publish", [(), [Outgoing("done", [NewMessage(b"")])]], ids=["", "publish"]
+)
+async def test_a_result_is_stored_like_a_payload(q: Broker, publish: list[Outgoing]) -> None:
+    values = ["text", {"order": 7}, bytearray(b"x"), b"bytes", None]
+    await q.publish_batch("orders", [NewMessage(b"")] * len(values))
+    deliveries = await q.claim("orders", limit=len(values))
+    acks = [Ack(one.receipt, value) for one, value in zip(deliveries, values, strict=True)]
+    await q.settle("orders", acks, publish=publish)
+    results = [await q.result("orders", one.message.id) for one in deliveries]
+    stored = [None if result is None else result.result for result in results]
+    assert stored == [b"text", b'{"order":7}', b"x", b"bytes", None]
 
 
 async def test_there_is_no_result_before_the_ack(q: Broker) -> None:

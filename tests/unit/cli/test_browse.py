@@ -47,6 +47,17 @@ def test_replay_by_filter(orders: Shell, fail: Callable[[str], None]) -> None:
     assert orders.json(*wanted)["count"] == 0
 
 
+def test_replay_by_id(orders: Shell, fail: Callable[[str], None]) -> None:
+    fail("orders")
+    first, second, _ = (line["message"]["id"] for line in orders.lines("peek", "orders.dlq"))
+    wanted = ("replay", "orders", "--id", str(first), "--id", str(second))
+    assert orders.json(*wanted, "--dry-run")["count"] == 2
+    assert orders(*wanted).stdout == "2 deliveries replayed\n"
+    assert orders("consume", "orders").stdout == "one\ntwo\n"
+    orders("replay", "orders", "--id", "-1", code=3)
+    orders("replay", "orders", "--id", "x", code=2)
+
+
 def test_replay_from_done_and_from_the_log(orders: Shell) -> None:
     orders("consume", "orders")
     assert orders.json("replay", "orders", "--from", "done", "--limit", "1")["count"] == 1

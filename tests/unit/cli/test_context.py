@@ -194,7 +194,9 @@ async def work(payload: str) -> str:
 """
 
 
-def test_commands_on_a_secured_server(sh: Contexts, tmp_path: Path) -> None:
+def test_commands_on_a_secured_server(
+    sh: Contexts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """URL, credential and certificate authority come from the context."""
     pair = self_signed(tmp_path)
     store = f"rocksdb://{tmp_path}/server"
@@ -204,6 +206,17 @@ def test_commands_on_a_secured_server(sh: Contexts, tmp_path: Path) -> None:
         files = ("--credential-file", "key", "--ca", str(pair.cert))
         sh("context", "add", "prod", told["url"], *files)
         sh("queue", "list", "--url", told["url"], "--ca", str(pair.cert), code=8)
+        with monkeypatch.context() as environment:
+            environment.setenv("PENSTOCK_URL", told["url"])
+            environment.setenv("PENSTOCK_CREDENTIAL_FILE", str(tmp_path / "key"))
+            sh("queue", "list", code=7)
+            environment.setenv("PENSTOCK_CA", str(pair.cert))
+            listed = sh("queue", "list", "--json")
+            assert (listed.stdout, listed.stderr) == ("[]\n", "")
+            # A server without TLS needs none.
+            sh("queue", "list", "--url", "http://127.0.0.1:9", code=7)
+            environment.setenv("PENSTOCK_CA", "/nowhere.pem")
+            sh("queue", "list", code=3)
         sh("queue", "create", "orders", "--filter", "topic = 'orders'", "--context", "prod")
         sh("context", "use", "prod")
         assert len(sh.json("key", "list")) == 1

@@ -53,6 +53,17 @@ def test_help(path: tuple[str, ...], command: click.Command) -> None:
 
 
 @each_command
+def test_a_list_of_commands_shows_whole_sentences(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    """Click cuts what does not fit into a line."""
+    if isinstance(command, click.Group):
+        listed = CliRunner().invoke(program, [*path, "--help"]).stdout.partition("Commands:")[2]
+        assert listed
+        assert [line for line in listed.splitlines() if line.endswith("...")] == []
+
+
+@each_command
 def test_every_option_says_what_it_does(path: tuple[str, ...], command: click.Command) -> None:
     for parameter in command.params:
         if isinstance(parameter, click.Option):

@@ -74,6 +74,8 @@ def test_every_command_over_http(remote: Remote) -> None:
     remote("queue", "create", "billing", "--filter", "amount >= 100", "--max-attempts", "1")
     remote.publish("one", "two", options=("-H", "amount=100"))
     assert remote.json("queue", "list")[0]["name"] == "billing"
+    # It would be that of the credential all the same.
+    remote("queue", "list", "--tenant", "other", code=3)
     assert len(remote.lines("peek", "billing", "--payloads")) == 2
     remote("consume", "billing", "--exec", "false")
     assert remote.json("replay", "billing", "--dry-run")["count"] == 2

@@ -131,6 +131,7 @@ async def test_another_transport(host: Host) -> None:
         ("https://a", {"key": "x.pem"}, BadInput, "key"),
         ("https://a", {"cert": "/no/such/file.pem"}, BadInput, "cert"),
         ("https://a", {"ca": "/no/such/file.pem"}, BadInput, "ca"),
+        ("http://a", {"transport": 5}, BadInput, "transport"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(
@@ -139,3 +140,10 @@ def test_bad_arguments_are_refused_at_once(
     with pytest.raises(kind) as refused:
         connect(url, **options)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("url", ["memory://", "rocksdb:///store", "postgresql://u:s3cret@h/d"])
+def test_the_url_of_a_store_is_for_open(url: str) -> None:
+    with pytest.raises(BadUrl, match=r"penstock\.open opens a store") as refused:
+        connect(url)
+    assert "s3cret" not in str(refused.value)

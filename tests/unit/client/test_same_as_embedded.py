@@ -122,9 +122,11 @@ async def settling_and_claiming(q: QueueApi, clock: FakeClock) -> AsyncIterator[
     await q.create_queue("jobs", max_attempts=2)
     await q.publish_batch("t", [NewMessage(str(number).encode()) for number in range(6)])
     one, two = await q.claim("jobs", limit=2)
-    settlements: list[Settlement] = [Ack(one.receipt), Nack(two.receipt, "no", 50)]
+    settlements: list[Settlement] = [Ack(one.receipt, {"n": 1}), Nack(two.receipt, "no", 50)]
     reply = await q.settle_and_claim("jobs", settlements, limit=2)
     yield reply
+    yield await q.result("jobs", one.message.id)
+    yield await tried(q.settle("jobs", [Ack(one.receipt, object())]))
     receipts = [delivery.receipt for delivery in reply.deliveries]
     publish = [Outgoing("u", [NewMessage(b"next")])]
     yield await q.settle_and_claim("jobs", [Ack(receipts[0])], publish=publish, consumer="me")
@@ -446,7 +448,7 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.settle("jobs", [7]),
         bad.settle("jobs", "acks"),
         bad.settle("jobs", [Ack(7)]),  # type: ignore[arg-type]
-        bad.settle("jobs", [Ack(delivery.receipt, "text")]),  # type: ignore[arg-type]
+        bad.settle("jobs", [Ack(delivery.receipt, "text")]),
         bad.settle("jobs", [Extend(delivery.receipt, 0)]),
         bad.settle("jobs", [Nack(delivery.receipt, delay_ms=-1)]),
         bad.settle("jobs", [Nack(delivery.receipt, object())]),  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ import base64
 import msgspec
 import pytest
 
+from penstock.broker import Broker
+from penstock.errors import StoreBusy
 from penstock.model.delivery import Ack, Delivery, Nack
 from penstock.model.message import NewMessage, Outgoing
 from penstock.testing.laws import law
@@ -365,6 +367,8 @@ async def test_trace_context_travels_in_message_headers(door):
         ("POST", "/v1/topics/orders.dlq/messages", b"x", {}, 400, "topic"),
         ("POST", PUBLISH, b"x", {"penstock-priority": "11"}, 400, "priority"),
         ("POST", PUBLISH, b"x", {"penstock-priority": "high"}, 400, "Penstock-Priority"),
+        ("POST", PUBLISH, b"x", {"penstock-delay": "1"}, 400, "Penstock-Delay"),
+        ("POST", PUBLISH, b"x", {"penstock-id": "1", "penstock-prio": "9"}, 400, "Penstock-Prio"),
         ("POST", PUBLISH, b"x", {"penstock-headers": "{"}, 400, "Penstock-Headers"),
         ("POST", PUBLISH, b"x", {"penstock-headers": '{"a": [1]}'}, 400, "Penstock-Headers"),
         ("POST", PUBLISH, b"x" * (1024 * 1024 + 1), {}, 413, "payload"),
@@ -453,6 +457,22 @@ async def test_a_caller_may_bring_a_request_id_of_its_own(door):
     assert reply.headers["penstock-request-id"] == "abc-1"
     forged = await door.call("GET", "/healthz", headers={"penstock-request-id": "a b\tc"})
     assert forged.headers["penstock-request-id"] != "a b\tc"
+
+
+@pytest.mark.parametrize("error, status", [(StoreBusy("busy"), 503), (KeyError("bug"), 500)])
+async def test_the_log_has_the_trace_of_a_caller(door, monkeypatch, caplog, error, status):
+    async def fail(self):
+        raise error
+
+    monkeypatch.setattr(Broker, "log_end", fail)
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    for parent in (f"00-{trace}-{span}-01", f"00-{trace}-{span}-01-more", "\n"):
+        reply = await door.call("GET", "/v1/log/end", headers={"traceparent": parent})
+        assert reply.status == status
+    traced, *others = (record for record in caplog.records if record.name == "penstock.server")
+    assert (traced.trace_id, traced.span_id) == (trace, span)
+    assert len(others) == 2
+    assert not any(hasattr(record, "trace_id") for record in others)
 
 
 async def test_nack_over_http_counts_and_delays(door):

@@ -42,6 +42,11 @@ async def nothing(payload: bytes) -> None: ...
         ({"lease_ms": 0}, BadInput, "lease_ms"),
         ({"retry_ms": -1}, BadInput, "retry_ms"),
         ({"retry_ms": (1, 2**40)}, BadInput, "retry_ms"),
+        ({"retry_ms": 1.5}, BadInput, "retry_ms"),
+        ({"reject_on": "KeyError"}, BadInput, "reject_on"),
+        ({"reject_on": [KeyError, 5]}, BadInput, "reject_on"),
+        ({"reject_on": KeyError("x")}, BadInput, "reject_on"),
+        ({"reject_on": int}, BadInput, "reject_on"),
         ({"concurency": 8}, BadInput, "concurency"),
         ({"max_attempts": 3}, BadInput, "max_attempts"),
         ({"filter": "topic = ", "max_attempts": 3}, BadInput, "filter"),
@@ -59,6 +64,14 @@ def test_a_bad_option_is_refused_when_it_is_registered(
         app.worker(**{"queue": "q", **options})(nothing)
     assert caught.value.field == field
     assert app.registrations == ()
+
+
+@pytest.mark.parametrize("given", [KeyError, (KeyError,), [KeyError]])
+def test_reject_on_is_one_exception_or_several(given: Any) -> None:
+    app = App("http://nowhere")
+    app.worker("q", reject_on=given)(nothing)
+    rules = app.registrations[0].choose(None)  # type: ignore[arg-type]
+    assert rules.reject_on == (KeyError,)
 
 
 def test_durations_may_be_timedeltas() -> None:

@@ -291,7 +291,9 @@ def needs(number: int) -> None: ...
         ({"every": timedelta(minutes=1), "timezone": "Europe/Berlin"}, fine, "timezone"),
         ({"every": timedelta(milliseconds=999)}, fine, "every"),
         ({"every": timedelta(days=400)}, fine, "every"),
-        ({"every": 60}, fine, "every"),
+        ({"every": 999}, fine, "every"),
+        ({"every": "1m"}, fine, "every"),
+        ({"cron": "* * * * *", "catch_up": -1}, fine, "catch_up"),
         ({"cron": "* * * * *", "catch_up": timedelta(days=8)}, fine, "catch_up"),
         ({"cron": "* * * * *", "catch_up": timedelta(seconds=-1)}, fine, "catch_up"),
         ({"cron": "* * * * *", "ttl_ms": 0}, fine, "ttl_ms"),
@@ -307,6 +309,14 @@ def test_a_bad_schedule_is_refused_when_it_is_registered(
     assert caught.value.field == field
     assert app.registrations == ()
     assert app.periodics == ()
+
+
+def test_intervals_are_milliseconds_or_timedeltas() -> None:
+    app = App("http://nowhere")
+    app.periodic(every=60_000, catch_up=1_000, name="a")(fine)
+    app.periodic(every=timedelta(minutes=1), catch_up=timedelta(seconds=1), name="b")(fine)
+    one, two = app.periodics
+    assert (one.schedule, one.catch_up_ms) == (two.schedule, two.catch_up_ms)
 
 
 @law("E1")

@@ -13,7 +13,7 @@ import click
 from penstock.cli import printing
 from penstock.cli.amounts import INTERVAL, PERIOD, TIME
 from penstock.cli.options import Family, printing_options
-from penstock.cli.pipeline.running import job_options, run, to_pairs
+from penstock.cli.pipeline.running import job_options, repeating_job_options, run, to_pairs
 from penstock.errors import BadInput
 
 __all__ = ["pipeline"]
@@ -45,9 +45,11 @@ def pipeline() -> None:
 
 @pipeline.command
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@job_options
+@repeating_job_options
 def route(**options: Any) -> None:
-    """Fill queues that are behind from the log: all of them, or those named.
+    """Fill queues that are behind from the log.
+
+    All of them, or those named.
 
     \b
     Examples:
@@ -102,7 +104,7 @@ def route(**options: Any) -> None:
     is_flag=True,
     help="After a restore: continue the lake of an earlier epoch, if all entries are the same.",
 )
-@job_options
+@repeating_job_options
 def archive(**options: Any) -> None:
     """Copy the log and the histories of its messages into the lake.
 
@@ -122,7 +124,9 @@ def archive(**options: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @job_options
 def retention(**options: Any) -> None:
-    """Remove entries from the store that nothing refers to and that the lake verifiably has.
+    """Remove log entries that the lake has and no queue needs.
+
+    The copy in the lake is verified first.
 
     \b
     Examples:
@@ -145,7 +149,7 @@ def retention(**options: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count the files.")
 @job_options
 def vacuum(**options: Any) -> None:
-    """Remove files that compaction and newer histories have replaced in the lake.
+    """Remove files of the lake that newer ones have replaced.
 
     \b
     Examples:
@@ -161,7 +165,7 @@ def vacuum(**options: Any) -> None:
 @click.option("--where", metavar="FILTER", help="Only messages for which this filter is TRUE.")
 @job_options
 def export(**options: Any) -> None:
-    """Write the messages of the lake as plain Parquet files, without a table format.
+    """Write the messages of the lake as plain Parquet files.
 
     \b
     Examples:
@@ -195,9 +199,9 @@ def export(**options: Any) -> None:
     help="A report for this tenant below --output, and a page that compares all of them; may be "
     "repeated. A credential may be file: and a path.",
 )
-@job_options
+@repeating_job_options
 def report(**options: Any) -> None:
-    """Report what changed, what needs attention and why messages failed.
+    """Report what changed, needs attention and failed, and why.
 
     It writes one page with charts, and Parquet tables.
 
@@ -236,7 +240,7 @@ def report(**options: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @job_options
 def replay(**options: Any) -> None:
-    """Redeliver failed, done or logged messages, or publish messages from the lake again.
+    """Redeliver messages in bulk, or publish those of the lake again.
 
     \b
     Examples:
@@ -291,7 +295,9 @@ def ingest(**options: Any) -> None:
 @pipeline.command
 @job_options
 def verify(**options: Any) -> None:
-    """Check the laws over the whole store and the lake; exits with 9 if one is broken.
+    """Check the laws over the whole store and the lake.
+
+    Exits with 9 if one is broken.
 
     \b
     Examples:
@@ -305,9 +311,9 @@ def verify(**options: Any) -> None:
 @pipeline.command
 @printing_options
 def script() -> None:
-    """Print the path of the Python file that runs these jobs under spark-submit.
+    """Print the path of the file that spark-submit runs.
 
-    Give spark-submit this file and then a job with its options: FILE archive --lake ./lake
+    Give spark-submit the file and then a job with its options: FILE archive --lake ./lake
 
     \b
     Examples:
@@ -380,9 +386,9 @@ def prepare() -> None:
     multiple=True,
     help="Leave a duty out; may be repeated.",
 )
-@job_options
+@repeating_job_options
 def run_all(**options: Any) -> None:
-    """Route, archive, remove what is archived and report, in one Spark session.
+    """Route, archive, remove and report, in one Spark session.
 
     With --continuous each duty is repeated at its interval until the job is stopped.
 

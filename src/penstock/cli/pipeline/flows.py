@@ -31,7 +31,7 @@ __all__ = ["flow"]
 
 @click.group(cls=Family)
 def flow() -> None:
-    """Consume a queue, transform, and write to a topic or a table, each row once.
+    """Write the rows of a queue to a topic or a table, each once.
 
     \b
     Examples:

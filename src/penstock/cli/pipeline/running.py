@@ -35,6 +35,7 @@ __all__ = [
     "asked_to_end",
     "job_options",
     "prepared",
+    "repeating_job_options",
     "run",
     "shown",
     "to_pairs",
@@ -78,6 +79,10 @@ job_options: Final = stacked(
         callback=to_pairs,
         help="A Spark setting; may be repeated.",
     ),
+)
+#: Those of a job that can be repeated.
+repeating_job_options: Final = stacked(
+    job_options,
     click.option(
         "--once/--continuous",
         default=True,
@@ -101,8 +106,8 @@ def run(
     master: str | None,
     lake: str | None,
     conf: dict[str, str],
-    once: bool,
-    interval: float,
+    once: bool = True,
+    interval: float = 10.0,
     **parameters: Any,
 ) -> None:
     """Run the job with its parameters and print its summary; violations set the exit code."""
@@ -136,9 +141,7 @@ def prepared(
 ) -> JobOptions:
     """The options of a job, after checking that there are a Java and a server that answers."""
     loaded = settings()
-    found, tls = loaded.settings, tls_files(loaded.context)
-    if tls.cert is not None:
-        raise BadInput("Jobs on Spark cannot send a client's certificate.", field="cert")
+    found, tls = loaded.settings, tls_files(loaded)
     # Import pyspark and pyarrow only when a job runs.
     from penstock.pipeline.context import JobOptions  # noqa: PLC0415
     from penstock.pipeline.remote import Server, check_reachable  # noqa: PLC0415
@@ -151,7 +154,7 @@ def prepared(
         logging.getLogger("py4j").setLevel(logging.WARNING)
     check_java()
     options = JobOptions(
-        server=Server(found.url, found.credential, tls.ca),
+        server=Server(found.url, found.credential, tls.ca, tls.cert, tls.cert_key),
         lake=lake,
         master=master,
         settings=conf,

@@ -312,7 +312,9 @@ async def purge(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_target
 async def delete(q: QueueApi, name: str, yes: bool) -> None:
-    """Remove the queue, its deliveries and its dead letters; the log stays.
+    """Remove a queue with its deliveries and dead letters.
+
+    The messages stay in the log.
 
     \b
     Example:

@@ -182,7 +182,9 @@ class Producer(SharedStreamProducer):
     async def _consume(self) -> Consumption:
         trigger = self._trigger
         server = await server_of(trigger.url, trigger.conn_id)
-        q = await self._open.enter_async_context(opened(server.url, server.credential))
+        url, credential, ca, cert, key = server
+        connecting = opened(url, credential, ca=ca, cert=cert, key=key)
+        q = await self._open.enter_async_context(connecting)
         if trigger.filter is not None:
             await q.ensure_queue(trigger.queue_name, trigger.filter)
         leases = q.consume(trigger.queue_name, max_in_flight=trigger.max_in_flight)

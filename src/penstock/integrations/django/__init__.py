@@ -16,6 +16,9 @@ a task, ``running`` runs it, ``framework`` finds Django's own classes.
 
 from __future__ import annotations
 
-from penstock.integrations.django.backend import PenstockBackend
+from penstock.extras import importing
+
+with importing("django", "django"):
+    from penstock.integrations.django.backend import PenstockBackend
 
 __all__ = ["PenstockBackend"]

@@ -43,6 +43,13 @@ class BackendOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A server, or a store."""
     credential: str | None = None
     credential_file: str | None = None
+    """Read again when it changes."""
+    ca: str | None = None
+    """A file with the certificate authorities of an ``https`` server, if not the system's."""
+    cert: str | None = None
+    """A file with the client's certificate."""
+    key: str | None = None
+    """A file with its key, if it is not in the same file."""
     transaction: Commit = "on_commit"
     """When a task that is enqueued inside ``atomic()`` is published: after the commit, as part of
     the transaction (the store must be in the same database), or immediately."""
@@ -66,7 +73,8 @@ class PenstockBackend(BaseTaskBackend):
             self.settings = msgspec.convert(self.options, BackendOptions)
         except msgspec.ValidationError as error:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: {error}.") from error
-        self.connection = Connection(self.settings.url, self._credential, self.settings.policy)
+        tls = {"ca": self.settings.ca, "cert": self.settings.cert, "key": self.settings.key}
+        self.connection = Connection(self.settings.url, self._credential, self.settings.policy, tls)
 
     def validate_task(self, task: Task[Any, Any]) -> None:
         """Also check that the name of the queue is one of Penstock's."""
@@ -118,8 +126,7 @@ class PenstockBackend(BaseTaskBackend):
     def _credential(self) -> str | None:
         if self.settings.credential_file is None:
             return self.settings.credential
-        with open(self.settings.credential_file, encoding="utf-8") as file:
-            return file.read().strip()
+        return f"file:{self.settings.credential_file}"
 
     def _publish(self, result: TaskResult[Any], connection: object | None = None) -> None:
         task = result.task

@@ -17,10 +17,17 @@ __all__ = ["Connection"]
 class Connection:
     """Blocking verbs that all threads of the process share."""
 
-    def __init__(self, url: str, credential: str | None, policy: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        url: str,
+        credential: str | None,
+        policy: Mapping[str, Any],
+        tls: Mapping[str, str | None],
+    ) -> None:
         self.url = url
         self.credential = credential
         self.policy = policy
+        self.tls: dict[str, Any] = dict(tls)
         self._lock = threading.Lock()
         self._verbs: SyncVerbs | None = None
         self._process = 0
@@ -54,5 +61,5 @@ class Connection:
 
     def _opened(self) -> SyncVerbs:
         if self.url.startswith(("http:", "https:")):
-            return sync.connect(self.url, credential=self.credential)
+            return sync.connect(self.url, credential=self.credential, **self.tls)
         return sync.open(self.url)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+from penstock.errors import MissingExtra
 from penstock.extras import importing
 
-with importing("django", "django", "django_tasks"):
+with importing("django", "django"):
     try:
         from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
         from django.tasks.backends.base import BaseTaskBackend
@@ -15,6 +18,11 @@ with importing("django", "django", "django_tasks"):
     except ModuleNotFoundError as error:
         if error.name != "django.tasks":
             raise
+        if find_spec("django_tasks") is None:
+            # On Python 3.12 and newer the extra brings Django 6 or nothing.
+            raise MissingExtra(
+                "This Django has no tasks: pip install django-tasks, or upgrade to Django 6."
+            ) from error
         from django_tasks import task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus

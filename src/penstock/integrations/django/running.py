@@ -29,7 +29,11 @@ __all__ = ["worker_app"]
 
 def worker_app(backend: PenstockBackend, queues: Sequence[str], concurrency: int) -> App:
     """An app that runs the tasks of the queues; missing queues are created."""
-    app = App(backend.connection.url, credential=backend.connection.credential)
+    app = App(
+        backend.connection.url,
+        credential=backend.connection.credential,
+        **backend.connection.tls,
+    )
 
     def run(payload: bytes, context: Context) -> bytes:
         close_old_connections()

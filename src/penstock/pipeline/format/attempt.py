@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 from msgspec import Struct
 
-from penstock.client import Client, ClientOptions, connect
+from penstock.client import Client, ClientOptions
 from penstock.errors import PipelineError
 from penstock.model.message import NewMessage, PublishReply
 from penstock.pipeline.format.chunks import (
@@ -231,10 +231,7 @@ class _Loop:
 
     async def _connected(self) -> Client:
         if self._client is None:
-            server = self._server
-            self._client = await connect(
-                server.url, credential=server.credential, ca=server.ca, options=_OPTIONS
-            )
+            self._client = await self._server.connect(_OPTIONS)
         return self._client
 
     def close(self) -> None:

@@ -16,10 +16,19 @@ from typing import Final
 
 from penstock.pipeline.remote import Server
 
-__all__ = ["PREFIX", "default_server", "server_of", "started_with"]
+__all__ = ["PREFIX", "SETTINGS", "default_server", "server_of", "started_with"]
 
 #: Before the names of the options of a server in Spark's settings.
 PREFIX: Final = "spark.penstock."
+#: The settings of a server, in the order of the fields of ``Server``.
+SETTINGS: Final = ("url", "credential", "ca", "cert", "certKey")
+_VARIABLES: Final = (
+    "PENSTOCK_URL",
+    "PENSTOCK_CREDENTIAL",
+    "PENSTOCK_CA",
+    "PENSTOCK_CERT",
+    "PENSTOCK_CERT_KEY",
+)
 _PROCESSES: Final = Path("/proc")
 #: Spark starts a daemon, and the daemon the process that plans.
 _GENERATIONS: Final = 4
@@ -34,18 +43,16 @@ def default_server(environment: Mapping[str, str] = os.environ) -> Server | None
 
 
 def server_of(settings: Mapping[str, str]) -> Server | None:
-    """The server that settings of Spark name, with its credential and CA."""
-    url = settings.get(f"{PREFIX}url")
-    if not url:
-        return None
-    return Server(url, settings.get(f"{PREFIX}credential"), settings.get(f"{PREFIX}ca"))
+    """The server that settings of Spark name, with its credential and certificates."""
+    # Spark passes the names of options in lower case.
+    given = {name.lower(): value for name, value in settings.items()}
+    url, *others = (given.get(f"{PREFIX}{name}".lower()) for name in SETTINGS)
+    return Server(url, *others) if url else None
 
 
 def _of_environment(environment: Mapping[str, str]) -> Server | None:
-    url = environment.get("PENSTOCK_URL")
-    if not url:
-        return None
-    return Server(url, environment.get("PENSTOCK_CREDENTIAL"), environment.get("PENSTOCK_CA"))
+    url, *others = map(environment.get, _VARIABLES)
+    return Server(url, *others) if url else None
 
 
 def _of_file(environment: Mapping[str, str]) -> dict[str, str]:

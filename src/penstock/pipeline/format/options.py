@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 #: The options that every use of the format has.
-SERVER_OPTIONS: Final = ("url", "credential", "ca", "path")
+SERVER_OPTIONS: Final = ("url", "credential", "ca", "cert", "certKey", "path")
 _TRUTHS: Final = {"true": True, "false": False}
 
 
@@ -92,6 +92,7 @@ class Given:
         Without a URL, it is that of the environment or of the Spark session.
         """
         url, credential, ca = self._url(), self.text("credential"), self.text("ca")
+        cert, cert_key = self.text("cert"), self.text("certKey")
         if url is None:
             usual = server_of(self._session) or default_server()
             if usual is None:
@@ -101,10 +102,12 @@ class Given:
                     field="url",
                 )
             url, credential, ca = usual.url, credential or usual.credential, ca or usual.ca
+            if cert is None:
+                cert, cert_key = usual.cert, cert_key or usual.cert_key
         parse_address(url)
         if credential is not None:
             check_source(credential)
-        return Server(url, credential, ca)
+        return Server(url, credential, ca, cert, cert_key)
 
     def _url(self) -> str | None:
         """The option ``url``, or the argument of ``load`` and ``save``."""

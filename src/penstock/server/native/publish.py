@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -64,6 +64,8 @@ _LISTS: Final = Lists(PublishBody, {"messages": NewMessage})
 _JSON_LISTS: Final = Lists(JsonPublishBody, {"messages": JsonMessage})
 _HEADERS: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 _MAX_DIGITS: Final = 18
+_PREFIX: Final = b"penstock-"
+_REQUEST_ID: Final = b"penstock-request-id"
 #: Headers with options for a raw body.
 _OPTIONS: Final = frozenset(
     {
@@ -180,6 +182,9 @@ async def _publish_one(
     call: Call, query: PublishQuery, body: bytes, durability: Durability
 ) -> PublishReply:
     headers = call.headers
+    for name in headers:
+        if name.startswith(_PREFIX) and name not in _OPTIONS and name != _REQUEST_ID:
+            _refuse_option(name)
     content_type = headers.get(b"content-type")
     if type(body) is not bytes:
         body = _whole(body, call.service.payload_bytes)
@@ -214,6 +219,13 @@ async def _publish_one(
         durability=durability,
     )
     return _reply(call, published, durability)
+
+
+def _refuse_option(name: bytes) -> NoReturn:
+    """Refuse a header that looks like an option: ignoring a misspelt delay would lose it."""
+    field = name.decode("latin-1").title()
+    known = ", ".join(option.decode().title() for option in sorted(_OPTIONS))
+    raise BadInput(f"There is no option {field}; there are {known}.", field=field)
 
 
 def _whole(body: bytes, limit: int) -> bytes:
