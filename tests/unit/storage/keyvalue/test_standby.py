@@ -78,14 +78,19 @@ async def test_a_server_that_cannot_write_says_why(
         raise StoreFull("The bucket is full.")
 
     monkeypatch.setattr(engine, "_take_over", refuse)
-    engine._step_down()
+    engine._step_down("The last commit failed.")
+    assert engine.role == Role("standby", None, "The last commit failed.")
     async with asyncio.timeout(20):
-        while not engine.role.trouble:  # noqa: ASYNC110
+        while "full" not in engine.role.trouble:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     # Its own record is still the newest, but callers must not be sent here.
     assert engine.role == Role("standby", None, "The bucket is full.")
     with pytest.raises(NotWriter, match=r"cannot write now: The bucket is full\."):
         await engine.delete_queue("t", "q")
+    own = WriterRecord(engine._id, "http://one", "here", 1, 1, lease_ms=500)
+    monkeypatch.setattr(engine, "_record", own)
+    monkeypatch.setattr(engine, "_trouble", "")
+    assert engine.role == Role("standby", None)
     monkeypatch.undo()
     async with asyncio.timeout(20):
         while engine.role != Role("writer", "http://one"):  # noqa: ASYNC110
@@ -137,7 +142,7 @@ async def test_a_call_that_outlives_the_writers_role_is_told_so(tmp_path: Path) 
     async with writer._sweeping:
         sweep = asyncio.create_task(engine.sweep(10))
         await asyncio.sleep(0)
-        engine._step_down()
+        engine._step_down("The last commit failed.")
         await asyncio.wait(engine._closing)
     with pytest.raises(NotWriter):
         await sweep
