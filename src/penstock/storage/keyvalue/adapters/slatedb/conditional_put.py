@@ -40,7 +40,7 @@ def check_conditional_put(location: Location, store: Any, id: str) -> None:
     bucket = (location.kind, location.bucket, *location.config)
     if not location.is_remote or bucket in _checked:
         return
-    path = f"{location.path}.check-{id}"
+    path = f"{location.path}/check-{id}"
     seconds = location.timeout_ms / 1000
     first = open_writer(location, store, path, **_QUIET)
     try:

@@ -33,7 +33,7 @@ from penstock.storage.keyvalue.adapters.slatedb.writer_record import (
 )
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
 from tests.fault_proxy import FaultProxy
-from tests.object_stores import s3_endpoint, s3_url
+from tests.object_stores import s3_endpoint, s3_keys, s3_url
 
 
 @pytest.fixture
@@ -322,6 +322,21 @@ class TestObjectStore:
         error = store_error("slatedb+s3://bucket/path", kind(message=text))
         assert isinstance(error, StoreUnavailable)
         assert "did not accept a commit" in error.detail
+
+    def test_all_objects_are_below_the_path(self, proxy, opened):
+        """A key may be limited to it."""
+        location = on_s3(proxy)
+
+        def refuse_others(method, path):
+            is_list = "?list-type=2&" in path or method == "POST"
+            below = path.startswith(f"/{location.bucket}/{location.path}/")
+            return None if below or is_list else 403
+
+        proxy.fault = refuse_others
+        adapter = opened(location)
+        adapter.write({b"a": b"1"}, (), sync=True)
+        assert adapter.get(b"a") == b"1"
+        assert not [key for key in s3_keys(s3_endpoint(), location.path) if "check" in key]
 
     def test_a_store_exists_once_it_was_opened_for_writing(self, proxy):
         location = on_s3(proxy)
