@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker import BrokerOptions
 from penstock.errors import NotWriter, StoreClosed, StoreFull, StoreUnavailable
@@ -47,6 +48,16 @@ async def test_one_writes_and_the_other_stands_by(tmp_path: Path) -> None:
 
 
 @law("S3")
+async def test_a_server_that_stands_by_needs_its_cache_too(tmp_path: Path) -> None:
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store"))
+    writer = await FailoverEngine.open(location, EngineOptions(), "http://one")
+    (tmp_path / "file").touch()
+    unusable = replace(location, cache_path=str(tmp_path / "file"))
+    with pytest.raises(StoreUnavailable, match="cache"):
+        await FailoverEngine.open(unusable, EngineOptions(), "http://two")
+    await writer.close()
+
+
 async def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     url = f"slatedb+file://{tmp_path}/store?lease_ms=500"
     writer, reading = (parse_location(urlsplit(url + rest)) for rest in ("", "&reader=true"))

@@ -13,7 +13,11 @@ from penstock.errors import StoreUnavailable
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import is_fenced, store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
-from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_writer
+from penstock.storage.keyvalue.adapters.slatedb.object_store import (
+    build_store,
+    open_writer,
+    prepare_directories,
+)
 
 __all__ = ["check_bucket", "check_conditional_put"]
 
@@ -27,7 +31,11 @@ _QUIET = {
 
 
 def check_bucket(location: Location, id: str) -> None:
-    """As ``check_conditional_put``, for a server that may have to take over in a hurry."""
+    """As ``check_conditional_put``, for a server that may have to take over in a hurry.
+
+    Also checks the directories.
+    """
+    prepare_directories(location)
     try:
         if location.is_remote:
             check_conditional_put(location, build_store(location), id)

@@ -249,6 +249,20 @@ class TestObjectStore:
             adapter.close()
         assert requests[cached] < requests[without]
 
+    def test_a_cache_that_cannot_be_used_is_refused(self, proxy, tmp_path):
+        """SlateDB would silently do without it."""
+        (tmp_path / "file").touch()
+        location = replace(on_s3(proxy), cache_path=str(tmp_path / "file"))
+        with pytest.raises(StoreUnavailable, match="cache"):
+            SlateDBAdapter(location, id="1")
+        assert not has_store(location)
+
+    def test_a_cache_is_for_its_owner_only(self, proxy, tmp_path, opened):
+        """It contains payloads."""
+        cache = tmp_path / "new" / "cache"
+        opened(replace(on_s3(proxy), cache_path=str(cache)))
+        assert cache.stat().st_mode & 0o777 == 0o700
+
     def test_a_bucket_that_ignores_conditions_is_refused(self, proxy):
         proxy.without_conditions = True
         with pytest.raises(StoreUnavailable, match="conditional"):
