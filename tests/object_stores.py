@@ -81,10 +81,22 @@ class Moto(S3Server):
 class SeaweedFS(S3Server):
     """A distributed object store."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._ports: set[int] = set()
+
+    def close(self) -> None:
+        """Also remove the sockets that it leaves behind, whose names have its ports."""
+        super().close()
+        for port in self._ports:
+            for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                socket.unlink(missing_ok=True)
+
     def _command(self) -> list[str]:
         ports = {"s3.port": self.port, "s3.port.grpc": unused_port()}
         for part in ("master", "volume", "filer"):
             ports |= {f"{part}.port": unused_port(), f"{part}.port.grpc": unused_port()}
+        self._ports.update(ports.values())
         return [
             *(_weed(), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.data}"),
             *("-s3", "-master.volumeSizeLimitMB=256", "-volume.max=100"),

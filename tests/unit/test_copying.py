@@ -9,6 +9,7 @@ import threading
 from itertools import count, permutations
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,6 +32,7 @@ from penstock.testing.comparing import Plain, difference
 from penstock.testing.laws import law
 from tests.copied_stores import OTHER, TENANT, behaviour, fill_store, opened, sides
 from tests.databases import empty_url
+from tests.object_stores import s3_endpoint, s3_keys, s3_url
 
 ENGINES = ("rocksdb", "slatedb", "files", "postgresql", "mysql")
 _NUMBERS = count()
@@ -165,6 +167,16 @@ async def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     await refused(BadUrl, "memory://", target)
     await refused(BadUrl, f"rocksdb://{tmp_path}/missing", "http://localhost")
     assert not (tmp_path / "missing").exists()
+    missing = urlsplit(s3_url(s3_endpoint()))
+    await refused(StoreUnavailable, missing.geturl(), target)
+    assert s3_keys(s3_endpoint(), missing.path[1:]) == []
+
+
+async def test_a_store_opened_for_reading_is_neither_copied_nor_written(tmp_path: Path) -> None:
+    url = f"slatedb+file://{tmp_path}/store"
+    await (await open_engine(url)).close()
+    await refused(BadUrl, f"{url}?reader=true", f"rocksdb://{tmp_path}/copy")
+    await refused(BadUrl, url, f"slatedb+file://{tmp_path}/copy?reader=true")
 
 
 # -- interruptions ---------------------------------------------------------------------

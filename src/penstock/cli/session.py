@@ -30,6 +30,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.options import choices, target_options
 from penstock.cli.printing import note
 from penstock.errors import BadInput, StoreUnavailable
+from penstock.model.secrets import mask_password
 from penstock.settings import Loaded, load_settings
 from penstock.settings.contexts import ServerContext, contexts_path, read_contexts
 from penstock.settings.loading import (
@@ -192,10 +193,15 @@ def find_target(*, store_only: bool = False) -> Target:
 def refuse_missing(target: Target) -> None:
     """Raise if the store does not exist: opening it would create it, and reading must not."""
     path = store_path(target)
-    if target.url is None and target.store.startswith("slatedb+file:///"):
-        path = Path(unquote(urlsplit(target.store).path))
-    if path is not None and not path.exists():
-        raise StoreUnavailable(f"There is no store at {target.store}.", field="store")
+    missing = path is not None and not path.exists()
+    if target.url is None and target.store.startswith("slatedb+"):
+        # Slow to import.
+        from penstock.storage.keyvalue.opening import store_exists  # noqa: PLC0415
+
+        missing = not store_exists(urlsplit(target.store))
+    if missing:
+        store = mask_password(target.store)
+        raise StoreUnavailable(f"There is no store at {store}.", field="store")
 
 
 def store_path(target: Target) -> Path | None:

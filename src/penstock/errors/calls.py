@@ -153,7 +153,7 @@ class BadUrl(BadInput):
     title = "Bad URL"
     advice = (
         "Use a URL such as rocksdb:///path/to/store, files:///path/to/store, "
-        "postgresql://user:password@host/database, "
+        "slatedb+s3://bucket/path, postgresql://user:password@host/database, "
         "mysql://user:password@host/database, memory:// or http://host:port."
     )
 

@@ -140,6 +140,11 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(sh: Shell, tmp_path: P
     for command in (("queue", "list"), ("consume", "q"), ("verify",), ("tail",), ("key", "list")):
         assert "There is no store at" in sh(*command, code=7).stderr
     assert list(tmp_path.iterdir()) == []
+    for path in (tmp_path, tmp_path / "missing"):
+        store = f"slatedb+file://{path}"
+        result = sh.run("--store", store, "verify")
+        assert "There is no store at" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_another_process_has_suggests_its_server(orders: Shell) -> None:

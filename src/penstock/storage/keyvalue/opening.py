@@ -23,7 +23,14 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.adapters.slatedb.location import Location
 
-__all__ = ["open_adapter", "open_files", "open_memory", "open_rocksdb", "open_slatedb"]
+__all__ = [
+    "open_adapter",
+    "open_files",
+    "open_memory",
+    "open_rocksdb",
+    "open_slatedb",
+    "store_exists",
+]
 
 
 async def open_adapter(url: SplitResult, options: EngineOptions) -> Adapter:
@@ -36,7 +43,25 @@ async def open_adapter(url: SplitResult, options: EngineOptions) -> Adapter:
         parse_location,
     )
 
-    return await _open_slatedb_adapter(parse_location(url), options)
+    location = parse_location(url)
+    if location.reader:
+        raise BadUrl(
+            f"{location.name} with reader=true is only for reading; leave the setting out.",
+            field="url",
+        )
+    return await _open_slatedb_adapter(location, options)
+
+
+def store_exists(url: SplitResult) -> bool:
+    """Whether there is a store: opening it would create it, and reading must not. Blocks."""
+    if not url.scheme.startswith("slatedb+"):
+        return _path(url).exists()
+    from penstock.storage.keyvalue.adapters.slatedb.location import (  # noqa: PLC0415
+        parse_location,
+    )
+    from penstock.storage.keyvalue.adapters.slatedb.watching import has_store  # noqa: PLC0415
+
+    return has_store(parse_location(url))
 
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:

@@ -132,6 +132,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(location)
         self._record: WriterRecord | None = None
+        #: Under which this server wrote the last time.
+        self._id = ""
         self._changed_at = self._loop.time()
         self._extra_s = 0.0
         self._epoch = 0
@@ -182,12 +184,12 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
 
     @property
     def role(self) -> Role:
-        if self._writer is not None and not self._has_failed(self._writer):
+        if self._writer is not None and not self._failure(self._writer):
             return Role("writer", self._url)
         name = "reader" if self._location.reader else "standby"
         record = self._record
         writer = None if record is None or record.is_gone else record.url
-        if self._trouble and writer == self._url:
+        if record is not None and record.id == self._id:
             writer = None  # Its own record, from before it stepped down.
         return Role(name, writer, self._trouble)
 
@@ -254,8 +256,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
                 if self._writer is None:
                     if await self._is_vacant():
                         await self._take_over()
-                elif self._has_failed(self._writer):
-                    self._step_down()
+                elif failure := self._failure(self._writer):
+                    self._step_down(failure)
                 if self._writer is not None:
                     self._trouble = ""
             except PenstockError as error:
@@ -268,7 +270,7 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
                     await self._lost.wait()
                 self._lost.clear()
                 if self._writer is not None and not self._is_closed:
-                    self._step_down()
+                    self._step_down(self._failure(self._writer))
 
     async def _is_vacant(self) -> bool:
         """Whether the store has no writer, or one that was silent for its lease."""
@@ -287,7 +289,8 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             self._epoch = await asyncio.to_thread(self._watch.epoch)
         if record != self._record:
             self._record, self._changed_at, self._openings = record, self._loop.time(), 0
-            self._trouble = ""
+            if record.id != self._id:
+                self._trouble = ""
             self._extra_s = self._options.jitter(int(1000 * self._watch.poll_s)) / 1000
         if self._loop.time() - self._changed_at < self._patience_s(record):
             return False
@@ -308,10 +311,11 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
         return max(silent_ms, record.lease_ms) / 1000 + self._extra_s
 
     async def _take_over(self, level: int = logging.WARNING) -> None:
+        self._id = self._options.random(8).hex()
         adapter = await asyncio.to_thread(
             SlateDBAdapter,
             self._location,
-            id=self._options.random(8).hex(),
+            id=self._id,
             url=self._url,
             on_lost=self._on_lost,
             take_over=True,
@@ -332,16 +336,18 @@ class FailoverEngine(_Verbs):  # type: ignore[misc]
             self._loop.call_soon_threadsafe(self._lost.set)
 
     @staticmethod
-    def _has_failed(engine: KeyValueEngine) -> bool:
+    def _failure(engine: KeyValueEngine) -> str:
+        """Why the engine cannot write; empty if it can."""
         try:
             engine.check()
-        except PenstockError:
-            return True
-        return False
+        except PenstockError as error:
+            return error.detail
+        return ""
 
-    def _step_down(self) -> None:
+    def _step_down(self, reason: str) -> None:
         engine, self._writer = self._writer, None
         assert engine is not None
+        self._trouble = reason
         _log.warning("This server no longer writes to %s.", self._location.name)
         self._record, self._changed_at = None, self._loop.time()
         self._close_later(engine)

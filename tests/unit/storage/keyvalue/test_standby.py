@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker import BrokerOptions
 from penstock.errors import NotWriter, StoreClosed, StoreFull, StoreUnavailable
@@ -47,6 +48,16 @@ async def test_one_writes_and_the_other_stands_by(tmp_path: Path) -> None:
 
 
 @law("S3")
+async def test_a_server_that_stands_by_needs_its_cache_too(tmp_path: Path) -> None:
+    location = parse_location(urlsplit(f"slatedb+file://{tmp_path}/store"))
+    writer = await FailoverEngine.open(location, EngineOptions(), "http://one")
+    (tmp_path / "file").touch()
+    unusable = replace(location, cache_path=str(tmp_path / "file"))
+    with pytest.raises(StoreUnavailable, match="cache"):
+        await FailoverEngine.open(unusable, EngineOptions(), "http://two")
+    await writer.close()
+
+
 async def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     url = f"slatedb+file://{tmp_path}/store?lease_ms=500"
     writer, reading = (parse_location(urlsplit(url + rest)) for rest in ("", "&reader=true"))
@@ -78,14 +89,19 @@ async def test_a_server_that_cannot_write_says_why(
         raise StoreFull("The bucket is full.")
 
     monkeypatch.setattr(engine, "_take_over", refuse)
-    engine._step_down()
+    engine._step_down("The last commit failed.")
+    assert engine.role == Role("standby", None, "The last commit failed.")
     async with asyncio.timeout(20):
-        while not engine.role.trouble:  # noqa: ASYNC110
+        while "full" not in engine.role.trouble:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     # Its own record is still the newest, but callers must not be sent here.
     assert engine.role == Role("standby", None, "The bucket is full.")
     with pytest.raises(NotWriter, match=r"cannot write now: The bucket is full\."):
         await engine.delete_queue("t", "q")
+    own = WriterRecord(engine._id, "http://one", "here", 1, 1, lease_ms=500)
+    monkeypatch.setattr(engine, "_record", own)
+    monkeypatch.setattr(engine, "_trouble", "")
+    assert engine.role == Role("standby", None)
     monkeypatch.undo()
     async with asyncio.timeout(20):
         while engine.role != Role("writer", "http://one"):  # noqa: ASYNC110
@@ -137,7 +153,7 @@ async def test_a_call_that_outlives_the_writers_role_is_told_so(tmp_path: Path) 
     async with writer._sweeping:
         sweep = asyncio.create_task(engine.sweep(10))
         await asyncio.sleep(0)
-        engine._step_down()
+        engine._step_down("The last commit failed.")
         await asyncio.wait(engine._closing)
     with pytest.raises(NotWriter):
         await sweep

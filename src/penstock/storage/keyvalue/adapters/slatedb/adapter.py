@@ -41,7 +41,7 @@ from penstock.storage.keyvalue.adapters.slatedb.object_store import (
     build_store,
     db_path,
     open_writer,
-    prepare_directory,
+    prepare_directories,
 )
 from penstock.storage.keyvalue.adapters.slatedb.reads import Reads
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
@@ -96,8 +96,7 @@ class SlateDBAdapter(Reads):
         ``url`` is where callers reach this process. ``on_lost`` is called, on another thread, when
         this process is no longer the writer. ``take_over`` skips the check for another writer.
         """
-        if not location.is_remote:
-            prepare_directory(location)
+        prepare_directories(location)
         super().__init__(location)
         self.durability: Durability = location.durability
         self.commit_interval_s = location.commit_interval_ms / 1000

@@ -16,6 +16,7 @@ import ctypes
 import logging
 import struct
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
@@ -35,7 +36,7 @@ _EXPIRY_BYTES: Final = 8
 #: How long a call may take: longer than any object store needs that works.
 MAX_SECONDS: Final = 30.0
 _log = logging.getLogger("penstock.storage")
-#: The limit of the current call of each thread.
+#: When the current call of each thread has to be done.
 _call = threading.local()
 
 
@@ -58,7 +59,10 @@ class _BlockingFuture:
         return False
 
     def __await__(self) -> Any:
-        if not self._done.acquire(timeout=getattr(_call, "seconds", MAX_SECONDS)):
+        # The binding awaits one future per poll, so the limit must not begin again with each.
+        deadline = getattr(_call, "deadline", None)
+        seconds = MAX_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        if not self._done.acquire(timeout=seconds):
             raise TimeoutError
         return _Done(self._result)
 
@@ -93,12 +97,14 @@ def wait(call: Coroutine[Any, Any, T], seconds: float = MAX_SECONDS) -> T:
     Raises ``TimeoutError`` if the binding does not answer within ``seconds``; its own retries
     have no limit. What the call was doing may still happen.
     """
-    _call.seconds = seconds
+    _call.deadline = time.monotonic() + seconds
     try:
         call.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
+    finally:
+        _call.deadline = None
     raise AssertionError("a call of the binding awaited something else")
 
 

@@ -13,7 +13,11 @@ from penstock.errors import StoreUnavailable
 from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import is_fenced, store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import Location
-from penstock.storage.keyvalue.adapters.slatedb.object_store import build_store, open_writer
+from penstock.storage.keyvalue.adapters.slatedb.object_store import (
+    build_store,
+    open_writer,
+    prepare_directories,
+)
 
 __all__ = ["check_bucket", "check_conditional_put"]
 
@@ -27,7 +31,11 @@ _QUIET = {
 
 
 def check_bucket(location: Location, id: str) -> None:
-    """As ``check_conditional_put``, for a server that may have to take over in a hurry."""
+    """As ``check_conditional_put``, for a server that may have to take over in a hurry.
+
+    Also checks the directories.
+    """
+    prepare_directories(location)
     try:
         if location.is_remote:
             check_conditional_put(location, build_store(location), id)
@@ -40,7 +48,7 @@ def check_conditional_put(location: Location, store: Any, id: str) -> None:
     bucket = (location.kind, location.bucket, *location.config)
     if not location.is_remote or bucket in _checked:
         return
-    path = f"{location.path}.check-{id}"
+    path = f"{location.path}/check-{id}"
     seconds = location.timeout_ms / 1000
     first = open_writer(location, store, path, **_QUIET)
     try:

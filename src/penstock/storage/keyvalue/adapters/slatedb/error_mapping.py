@@ -7,6 +7,7 @@ text decides, by codes of the S3, Google and Azure protocols.
 from __future__ import annotations
 
 import errno
+import re
 from typing import Final
 
 from penstock.errors import (
@@ -65,6 +66,20 @@ _UNREACHABLE: Final = (
     "connect error",
     "connection reset",
 )
+#: The binding may not say why the object store refused the object of a commit.
+_NOT_WRITTEN: Final = ("wal unavailable", "wal data error (object store error)")
+_FAILED: Final = ("status code: 5",)
+#: A store is created by opening it for writing; a reader finds none.
+_NO_STORE: Final = ("failed to find latest transactional object",)
+#: Damage that the binding does not report as such: an object that is too short, or cannot be read.
+_DAMAGED: Final = (
+    "requested range",
+    "range not satisfiable",
+    "generic transactional object",
+    "invalid compaction",
+)
+#: Part of every error that comes after retries.
+_SETTINGS: Final = re.compile(r"retry_timeout: \w+")
 #: In order: a missing bucket may also be answered with a status of denial, and so on.
 _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[StoreError], str], ...]] = (
     (_NO_BUCKET, StoreUnavailable, "has no such bucket: it does not exist"),
@@ -73,6 +88,8 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[StoreError], str], ...]] = (
     (_DENIED, StoreUnavailable, "refuses the credentials"),
     (_THROTTLED, StoreBusy, "limits requests"),
     (_READ_ONLY, StoreReadOnly, "accepts no writes"),
+    (_NOT_WRITTEN, StoreUnavailable, "did not accept a commit"),
+    (_FAILED, StoreUnavailable, "answers with errors"),
     (_UNREACHABLE, StoreUnavailable, "cannot be reached"),
 )
 
@@ -92,13 +109,17 @@ def store_error(name: str, error: BaseException) -> StoreError:
     if is_fenced(error):
         return NotWriter(f"Another server writes to {name} now.")
     if isinstance(error, TimeoutError):
-        return StoreUnavailable(f"The object store of {name} did not answer in time.", field="url")
-    text = str(error).lower()
+        return StoreUnavailable(
+            f"The object store of {name} did not answer in time (timeout_ms).", field="url"
+        )
+    text = _SETTINGS.sub("", str(error).lower())
     detail = str(getattr(error, "message", error))
     for codes, kind, problem in _MEANINGS:
         if any(code in text for code in codes):
             return kind(f"The object store of {name} {problem}: {detail}.", field="url")
-    if isinstance(error, uniffi.Error.Data):
+    if any(sign in text for sign in _NO_STORE):
+        return StoreUnavailable(f"There is no store at {name}.", field="url")
+    if isinstance(error, uniffi.Error.Data) or any(sign in text for sign in _DAMAGED):
         return StoreCorrupt(f"The store {name} is damaged: {detail}.")
     return StoreUnavailable(f"The store {name} cannot be used: {detail}.", field="url")
 

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -157,10 +157,22 @@ def _config(url: SplitResult, kind: str, settings: dict[str, str]) -> dict[str, 
     if "region" in settings:
         config["region"] = settings["region"]
     if "endpoint" in settings:
-        config["endpoint"] = settings["endpoint"]
+        config["endpoint"] = _endpoint(url, settings["endpoint"])
         if settings["endpoint"].startswith("http://"):
             config["allow_http"] = "true"
     return config
+
+
+def _endpoint(url: SplitResult, text: str) -> str:
+    """The endpoint, if it is the URL of a server: anything else would end in a panic."""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or not text.isascii() or any(character.isspace() for character in text):
+        raise _bad(url, f"has the endpoint {text!r}, which is not http://host or https://host")
+    return text
 
 
 def _profile(url: SplitResult, name: str) -> dict[str, str]:

@@ -67,17 +67,24 @@ def db_path(location: Location) -> str:
     return location.path if location.is_remote else DB_PATH
 
 
-def prepare_directory(location: Location) -> None:
-    """Create the directory of a store in files, for its owner only."""
-    path = Path(location.path)
+def prepare_directories(location: Location) -> None:
+    """Create the directory of a store in files, and that of the cache, for their owner only."""
+    if not location.is_remote:
+        _prepare(Path(location.path), "store")
+    if location.cache_path is not None:
+        # SlateDB would do without a cache that cannot be used.
+        _prepare(Path(location.cache_path), "cache")
+
+
+def _prepare(path: Path, name: str) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(
-            f"Cannot create the store directory {path}: {error.strerror}.", field="url"
+            f"Cannot create the {name} directory {path}: {error.strerror}.", field="url"
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise StoreUnavailable(f"The store directory {path} is not writable.", field="url")
+        raise StoreUnavailable(f"The {name} directory {path} is not writable.", field="url")
 
 
 def open_writer(location: Location, store: Any, path: str, **changes: object) -> Any:

@@ -17,7 +17,7 @@ from penstock.storage.keyvalue.adapters.slatedb.object_store import (
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import WriterRecord, decode_writer
 from penstock.storage.keyvalue.keys import WRITER_KEY
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "has_store"]
 
 #: A poll takes ten GET and HEAD requests.
 _POLLS_PER_LEASE: Final = 4
@@ -83,3 +83,10 @@ class Watch:
                 wait(reader.shutdown(), self._location.timeout_ms / 1000)
             except (uniffi.Error, TimeoutError):
                 return
+
+
+def has_store(location: Location) -> bool:
+    """Whether the store exists. Opening it for writing would create it."""
+    if not location.is_remote and not Path(location.path).exists():
+        return False
+    return Watch(location).epoch() > 0

@@ -2,21 +2,30 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
 
-from penstock.errors import NotWriter, StoreBusy, StoreFull, StoreLocked, StoreUnavailable
+from penstock.errors import (
+    NotWriter,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreLocked,
+    StoreUnavailable,
+)
 from penstock.storage.keyvalue.adapters.slatedb import adapter as adapter_module
 from penstock.storage.keyvalue.adapters.slatedb import conditional_put
 from penstock.storage.keyvalue.adapters.slatedb.adapter import SlateDBAdapter
-from penstock.storage.keyvalue.adapters.slatedb.binding import wait
+from penstock.storage.keyvalue.adapters.slatedb.binding import uniffi, wait
 from penstock.storage.keyvalue.adapters.slatedb.error_mapping import store_error
 from penstock.storage.keyvalue.adapters.slatedb.location import parse_location
+from penstock.storage.keyvalue.adapters.slatedb.reader import SlateDBReader
 from penstock.storage.keyvalue.adapters.slatedb.recent_records import UNKNOWN, RecentRecords
-from penstock.storage.keyvalue.adapters.slatedb.watching import Watch
+from penstock.storage.keyvalue.adapters.slatedb.watching import Watch, has_store
 from penstock.storage.keyvalue.adapters.slatedb.writer_record import (
     WriterRecord,
     decode_writer,
@@ -24,7 +33,7 @@ from penstock.storage.keyvalue.adapters.slatedb.writer_record import (
 )
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, WRITER_KEY
 from tests.fault_proxy import FaultProxy
-from tests.object_stores import s3_endpoint, s3_url
+from tests.object_stores import s3_endpoint, s3_keys, s3_url
 
 
 @pytest.fixture
@@ -89,6 +98,18 @@ class TestRecords:
         kept = [(payload(0), b"p"), (payload(1), b"p"), (payload(9), b"new")]
         assert list(adapter.scan(payload(0), payload(99))) == kept
         assert [adapter.get(payload(n)) for n in (1, 2, 9)] == [b"p", None, b"new"]
+
+    @pytest.mark.parametrize("folder", ["compacted", "manifest"])
+    @pytest.mark.parametrize("part", [0.0, 0.5])
+    def test_an_object_that_was_cut_is_damage(self, location, folder, part):
+        adapter = SlateDBAdapter(location, id="1")
+        adapter.write({b"k%d" % n: os.urandom(100) for n in range(100)}, (), sync=True)
+        wait(adapter._db.flush_with_options(adapter_module._MEMTABLE))
+        adapter.close()
+        for path in Path(location.path, "store", folder).iterdir():
+            os.truncate(path, int(part * path.stat().st_size))
+        with pytest.raises(StoreCorrupt, match="damaged"):
+            list(SlateDBReader(location).scan(b"k", b"l"))
 
     @pytest.mark.parametrize("recent_bytes", [0, 1000, 10**9])
     def test_many_keys_are_read_alike_from_the_cache_and_by_scans(
@@ -228,6 +249,20 @@ class TestObjectStore:
             adapter.close()
         assert requests[cached] < requests[without]
 
+    def test_a_cache_that_cannot_be_used_is_refused(self, proxy, tmp_path):
+        """SlateDB would silently do without it."""
+        (tmp_path / "file").touch()
+        location = replace(on_s3(proxy), cache_path=str(tmp_path / "file"))
+        with pytest.raises(StoreUnavailable, match="cache"):
+            SlateDBAdapter(location, id="1")
+        assert not has_store(location)
+
+    def test_a_cache_is_for_its_owner_only(self, proxy, tmp_path, opened):
+        """It contains payloads."""
+        cache = tmp_path / "new" / "cache"
+        opened(replace(on_s3(proxy), cache_path=str(cache)))
+        assert cache.stat().st_mode & 0o777 == 0o700
+
     def test_a_bucket_that_ignores_conditions_is_refused(self, proxy):
         proxy.without_conditions = True
         with pytest.raises(StoreUnavailable, match="conditional"):
@@ -251,6 +286,7 @@ class TestObjectStore:
             (403, StoreUnavailable, "credentials"),
             (507, StoreFull, "full"),
             (503, StoreBusy, "limits requests"),
+            (500, StoreUnavailable, "answers with errors"),
         ],
     )
     def test_refusals_are_typed_and_come_in_time(self, proxy, status, expected, text):
@@ -263,6 +299,18 @@ class TestObjectStore:
         error = store_error("slatedb+s3://bucket/path", OSError(asked))
         assert isinstance(error, StoreUnavailable)
         assert "needs credentials, and none were found" in error.detail
+
+    def test_opening_ends_in_time_however_slowly_the_object_store_answers(self, proxy):
+        """Each answer comes before a request times out."""
+        proxy.fault = lambda method, path: time.sleep(0.5)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="timeout_ms"):
+            SlateDBAdapter(on_s3(proxy, timeout_ms=1000), id="1")
+        assert time.monotonic() - began < 5
+
+    def test_a_reader_finds_no_store(self, proxy):
+        with pytest.raises(StoreUnavailable, match="There is no store"):
+            SlateDBReader(on_s3(proxy))
 
     def test_a_dropped_reply_neither_loses_nor_repeats_a_commit(self, proxy, opened):
         adapter = opened(on_s3(proxy))
@@ -279,6 +327,37 @@ class TestObjectStore:
         adapter.write({b"b": b"2"}, (), sync=True)
         assert dropped
         assert list(adapter.scan(b"a", b"c")) == [(b"a", b"1"), (b"b", b"2")]
+
+    @pytest.mark.parametrize("problem", ["Unavailable", "Data"])
+    def test_a_commit_that_is_refused_is_no_damage(self, problem):
+        """The binding may not say why the object store refused the object."""
+        text = f"{problem} error: wal unavailable (object store error)"
+        kind = getattr(uniffi.Error, problem)
+        error = store_error("slatedb+s3://bucket/path", kind(message=text))
+        assert isinstance(error, StoreUnavailable)
+        assert "did not accept a commit" in error.detail
+
+    def test_all_objects_are_below_the_path(self, proxy, opened):
+        """A key may be limited to it."""
+        location = on_s3(proxy)
+
+        def refuse_others(method, path):
+            is_list = "?list-type=2&" in path or method == "POST"
+            below = path.startswith(f"/{location.bucket}/{location.path}/")
+            return None if below or is_list else 403
+
+        proxy.fault = refuse_others
+        adapter = opened(location)
+        adapter.write({b"a": b"1"}, (), sync=True)
+        assert adapter.get(b"a") == b"1"
+        assert not [key for key in s3_keys(s3_endpoint(), location.path) if "check" in key]
+
+    def test_a_store_exists_once_it_was_opened_for_writing(self, proxy):
+        location = on_s3(proxy)
+        assert not has_store(location)
+        assert not proxy.methods["PUT"]
+        SlateDBAdapter(location, id="1").close()
+        assert has_store(location)
 
     def test_a_commit_that_hangs_fails_in_time(self, proxy, opened):
         adapter = opened(on_s3(proxy, timeout_ms=500))

@@ -2,6 +2,8 @@
 
 import ctypes
 import importlib.util
+import threading
+import time
 
 import pytest
 from slatedb.uniffi._slatedb_uniffi import slatedb as fast
@@ -74,3 +76,16 @@ def test_a_call_that_does_not_end_times_out():
 
     with pytest.raises(TimeoutError):
         binding.wait(call(), 0.01)
+
+
+def test_the_limit_is_for_a_whole_call_however_often_the_binding_polls():
+    async def call():
+        for _ in range(100):
+            progress = binding._BlockingFuture()
+            threading.Timer(0.02, progress.set_result, (None,)).start()
+            await progress
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        binding.wait(call(), 0.1)
+    assert time.monotonic() - began < 1

@@ -88,6 +88,11 @@ def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch):
         "slatedb+s3://KEY@bucket/a",
         "slatedb+gs://KEY:SECRET@bucket/a",
         "slatedb+gs://bucket/a?profile=x",
+        "slatedb+s3://bucket/a?endpoint=nonsense",
+        "slatedb+s3://bucket/a?endpoint=localhost:9000",
+        "slatedb+s3://bucket/a?endpoint=http://",
+        "slatedb+s3://bucket/a?endpoint=http://host:port",
+        "slatedb+s3://bucket/a?endpoint=http://a%20host",
     ],
 )
 def test_a_bad_url_is_refused(url):
