@@ -37,6 +37,9 @@ _BATCH: Final = 5_000
 _TOPICS: Final = 4
 #: The routed queue takes one message of so many.
 _ROUTED: Final = 10
+#: Of a micro-batch: they pass through the driver.
+_BATCH_ROWS: Final = 50_000
+_JOBS: Final = ("route", "archive", "report", "flow")
 _SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -125,22 +128,32 @@ class _Scale:
         self._messages = messages
         self._kill_every_s = kill_every_s
 
-    def run(self) -> None:
-        """Everything in turn; raises if a row is missing or there twice."""
+    def run(self, jobs: Sequence[str]) -> None:
+        """Publish, then the jobs in turn; raises if a row is missing or there twice."""
         self._publish()
-        lake, table = self._folder / "lake", self._folder / "table"
+        for job in jobs:
+            getattr(self, f"_{job}")()
+
+    def _route(self) -> None:
         with Server(self._url).open() as remote:
             remote.ask(lambda q: q.create_queue("routed", f"n % {_ROUTED} = 0", start="earliest"))
-            self._job("route", self._messages, "pipeline", "route", "routed")
-            self._count("deliveries", self._deliveries("routed"), self._messages // _ROUTED)
-        self._job("archive", self._messages, "pipeline", "archive", "--lake", str(lake))
+        self._job("route", "pipeline", "route", "routed")
+        self._count("deliveries", self._deliveries("routed"), self._messages // _ROUTED)
+
+    def _archive(self) -> None:
+        lake = self._folder / "lake"
+        self._job("archive", "pipeline", "archive", "--lake", str(lake))
         self._count_rows("archived rows", lake / "messages", '"offset"')
-        report = ("--lake", str(lake), "--output", str(self._folder / "report"))
-        self._job("report", self._messages, "pipeline", "report", *report)
-        flow = self._folder / "flow.py"
-        flow.write_text(_FLOW.format(table=str(table), rows=max(10_000, self._messages // 50)))
+
+    def _report(self) -> None:
+        report = ("--lake", str(self._folder / "lake"), "--output", str(self._folder / "report"))
+        self._job("report", "pipeline", "report", *report)
+
+    def _flow(self) -> None:
+        flow, table = self._folder / "flow.py", self._folder / "table"
+        flow.write_text(_FLOW.format(table=str(table), rows=_BATCH_ROWS))
         checkpoints = ("--checkpoints", str(self._folder / "checkpoints"))
-        self._job("flow", self._messages, "flow", "apply", str(flow), "--once", *checkpoints)
+        self._job("flow", "flow", "apply", str(flow), "--once", *checkpoints)
         self._count_rows("rows of the flow", table, "n")
         self._count("left in its queue", self._deliveries("all"), 0)
 
@@ -157,7 +170,7 @@ class _Scale:
                 remote.ask(lambda q, t=topic, b=batch: q.publish_batch(t, b))  # type: ignore[misc]
         _say(f"published {self._messages:,} messages in {time.monotonic() - begin:.0f} s")
 
-    def _job(self, name: str, messages: int, *words: str) -> None:
+    def _job(self, name: str, *words: str) -> None:
         """Run a job as a person would, and say how it went."""
         conf = [part for item in _SETTINGS.items() for part in ("--conf", "=".join(item))]
         command = [sys.executable, "-m", "penstock", *words, "--url", self._url]
@@ -172,8 +185,8 @@ class _Scale:
         if code:
             raise AssertionError(f"{name} ended with {code}:\n{log.read_text()[-4_000:]}")
         _say(
-            f"{name}: {seconds:.0f} s, {messages / seconds:,.0f} messages/s; memory of the driver "
-            f"{watch.driver_mb} MB, of an executor {watch.executor_mb} MB; "
+            f"{name}: {seconds:.0f} s, {self._messages / seconds:,.0f} messages/s; memory of the "
+            f"driver {watch.driver_mb} MB, of an executor {watch.executor_mb} MB; "
             f"{watch.killed} executors killed"
         )
 
@@ -223,13 +236,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--kill-every", type=float, metavar="SECONDS", help="executors")
+    parser.add_argument(
+        "--job", action="append", choices=_JOBS, help="only this one; the report needs the archive"
+    )
     given = parser.parse_args(arguments)
     with (
         scratch() as folder,
         penstock_server(folder, "--routing", "pipeline") as served,
         _cluster(folder / "cluster") as cluster,
     ):
-        _Scale(folder, cluster, served.url, given.messages, given.kill_every).run()
+        _Scale(folder, cluster, served.url, given.messages, given.kill_every).run(
+            given.job or _JOBS
+        )
 
 
 if __name__ == "__main__":

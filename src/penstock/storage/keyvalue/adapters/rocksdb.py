@@ -59,6 +59,7 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX, PIECES_K
 with importing("rocksdb", "rocksdict"):
     from rocksdict import (
         AccessType,
+        BlockBasedIndexType,
         BlockBasedOptions,
         Cache,
         DBCompressionType,
@@ -81,6 +82,8 @@ _WRITE_BUFFERS: Final = 3
 _BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 _READ_AHEAD_BYTES: Final = 1024 * 1024
 _BLOOM_BITS: Final = 10
+#: Of the indexes and filters of files.
+_INDEX_PART_BYTES: Final = 16 * 1024
 _PAYLOADS: Final = "payloads"
 #: The binding has no method for this setting, so it is loaded from an options file.
 _OPTIONS_FILE: Final = """\
@@ -387,6 +390,12 @@ def store_options(*, salvaging: bool = False) -> Options:
     table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
     table.set_bloom_filter(_BLOOM_BITS, block_based=False)
     table.set_cache_index_and_filter_blocks(True)
+    # In parts: the cache is split into shards of 512 KiB, and the filter of a file of 64 MiB is
+    # larger, so every read of a record loaded it again.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_INDEX_PART_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
     options.set_block_based_table_factory(table)
     return options
 
