@@ -77,8 +77,9 @@ def test_pipeline(
     execute(write.replace("    .start()", f"    {checkpoint}.start()"), names)
     names["query"].awaitTermination()
     assert server.payloads("alerts") == Counter([b"1", b"2", b"3"])
+    spans = spans.replace("\ntrace_queries(", "\nlistener = trace_queries(")
     execute(spans.replace("http://127.0.0.1:8080", server.url), names)
-    spark.streams.removeListener(names["trace_queries"](spark, server.url))
+    spark.streams.removeListener(names["listener"])
 
 
 def _finish(writer: Any, checkpoint: Path) -> Any:
