@@ -27,6 +27,7 @@ import msgspec
 from deltalake import DeltaTable
 
 from bench.measuring import scratch
+from bench.peers.cost import memory_bytes
 from bench.processes import penstock_server
 from penstock import NewMessage
 from penstock.pipeline.remote import Server
@@ -86,11 +87,11 @@ class _Watch:
     def _watch(self) -> None:
         killed_at = time.monotonic()
         while not self._ended.wait(1.0):
-            children = _children()
-            executors = [pid for one in self._workers for pid in children.get(one, [])]
-            self.driver_mb = max(self.driver_mb, _megabytes(self._driver, children))
-            sizes = [_megabytes(pid, children) for pid in executors]
-            self.executor_mb = max([self.executor_mb, *sizes])
+            executors = [pid for worker in self._workers for pid in _executors(worker)]
+            self.driver_mb = max(self.driver_mb, memory_bytes([self._driver]) >> 20)
+            self.executor_mb = max(
+                [self.executor_mb, *(memory_bytes([pid]) >> 20 for pid in executors)]
+            )
             every = self._kill_every_s
             if every is not None and executors and time.monotonic() - killed_at > every:
                 killed_at = time.monotonic()
@@ -99,23 +100,12 @@ class _Watch:
                     self.killed += 1
 
 
-def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                found.setdefault(int(fields[1]), []).append(int(entry.name))
-    return found
-
-
-def _megabytes(pid: int, children: dict[int, list[int]]) -> int:
-    """The memory of a process and its descendants; pages that they share count once."""
-    total = 0
+def _executors(worker: int) -> list[int]:
+    """The processes that a worker has started; there are none if it has ended."""
     with suppress(OSError):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        total = next(int(line.split()[1]) // 1024 for line in lines if line.startswith("Pss:"))
-    return total + sum(_megabytes(child, children) for child in children.get(pid, []))
+        lists = Path(f"/proc/{worker}/task").glob("*/children")
+        return [int(pid) for one in lists for pid in one.read_text().split()]
+    return []
 
 
 class _Scale:
