@@ -47,14 +47,11 @@ class _Producer(Producer):
 class _Consumer(Consumer):
     """A claim and a settle call per batch, one after the other."""
 
-    def __init__(self, client: penstock.Client, name: str) -> None:
+    def __init__(self, client: penstock.Client) -> None:
         self._client = client
-        self._name = name
 
     async def receive(self, limit: int) -> list[tuple[bytes, Any]]:
-        deliveries = await self._client.claim(
-            QUEUE, limit=limit, consumer=self._name, wait_ms=round(WAIT_S * 1000)
-        )
+        deliveries = await self._client.claim(QUEUE, limit=limit, wait_ms=round(WAIT_S * 1000))
         return [(delivery.payload, delivery) for delivery in deliveries]
 
     async def ack(self, tokens: Sequence[Any]) -> None:
@@ -71,7 +68,7 @@ class _Consumption(_Consumer):
     """``consume()`` with as many tasks as the workload has messages in work at a time."""
 
     def __init__(self, client: penstock.Client, tasks: int) -> None:
-        super().__init__(client, "bench")
+        super().__init__(client)
         self._tasks = tasks
 
     async def run(self, probe: Probe, limit: int) -> None:
@@ -87,9 +84,7 @@ class _Consumption(_Consumer):
     ) -> Sequence[Coroutine[Any, Any, None]]:
         """The tasks, which end when ``stop`` is set."""
         del limit
-        leases = self._client.consume(
-            QUEUE, consumer=self._name, max_in_flight=_IN_FLIGHT * self._tasks, stop=stop
-        )
+        leases = self._client.consume(QUEUE, max_in_flight=_IN_FLIGHT * self._tasks, stop=stop)
 
         async def work() -> None:
             async for lease in leases:
@@ -109,7 +104,6 @@ class _BatchConsumption(_Consumption):
         batches = self._client.consume_batches(
             QUEUE,
             size=limit,
-            consumer=self._name,
             max_in_flight=_IN_FLIGHT * limit,
             stop=stop,
         )
@@ -159,7 +153,7 @@ class Penstock(ProcessPeer):
     @classmethod
     async def consumers(cls, address: str, workload: Workload) -> Sequence[Consumer]:
         client = penstock.connect(address)
-        return [_Consumer(client, f"consumer-{number}") for number in range(workload.consumers)]
+        return [_Consumer(client) for _ in range(workload.consumers)]
 
 
 class PenstockConsume(Penstock):

@@ -98,6 +98,13 @@ class Claiming(Scope):
             return await self._claim_waiting(name, wanted, wait_ms)
         return await self._claim_now(name, limit, consumer, lease_ms, chosen)
 
+    async def most_apart(self, queue: str, limit: int) -> int:
+        """How many deliveries one claim may take for ``limit`` callers that work independently.
+
+        Consecutive deliveries of a partition, which ``partition_batch`` allows, are for one caller.
+        """
+        return 1 if (await self._throttle(check_queue_name(queue))).in_runs else limit
+
     async def _claim_now(
         self,
         queue: str,
@@ -277,6 +284,7 @@ class Claiming(Scope):
             throttle = self._throttles.setdefault(queue, Throttle(limit, now))
             throttle.remember(limit, now)
             throttle.ordered = info.policy.ordering is Ordering.PARTITION
+            throttle.in_runs = throttle.ordered and info.policy.partition_batch > 1
         return throttle
 
 
@@ -302,13 +310,15 @@ def check_lease(lease_ms: object) -> None:
 class Throttle:
     """The throughput limit of one queue.
 
-    It also caches whether the queue is ordered, which comes from the same policy.
+    It also caches whether the queue is ordered, and whether a claim may take several deliveries of
+    a partition: these come from the same policy.
     """
 
-    __slots__ = ("_bucket", "_reserved", "ordered", "remembered_at")
+    __slots__ = ("_bucket", "_reserved", "in_runs", "ordered", "remembered_at")
 
     def __init__(self, rate: int | None, now: int) -> None:
         self.ordered = False
+        self.in_runs = False
         self.remembered_at = now
         self._bucket = None if rate is None else Bucket.full(rate, now)
         #: Tokens of claims that are under way.

@@ -62,3 +62,4 @@ class Client(Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, Co
             await self._calls.close()
             await self._publishes.drain()
             await self._settlements.drain()
+            await self._claims.close()

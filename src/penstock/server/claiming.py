@@ -14,7 +14,7 @@ from penstock.server.call import Call
 from penstock.server.request_parsing import Disconnected
 from penstock.wire.bodies import ClaimBody, ClaimQueuesBody
 
-__all__ = ["claim_within_bounds", "or_wait", "release", "within_bounds"]
+__all__ = ["claim_within_bounds", "limit_of", "or_wait", "release", "within_bounds"]
 
 #: Payload bytes per reply; deliveries beyond it are released, which counts as no attempt.
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
@@ -45,13 +45,20 @@ async def claim_within_bounds(
     deliveries = await call.broker.claim(
         call.name if several is None else several.queues,
         order="given" if several is None else several.order,
-        limit=body.limit,
+        limit=await limit_of(call, body),
         consumer=body.consumer,
         lease_ms=body.lease_ms,
         wait_ms=wait_ms,
         where=body.where,
     )
     return await within_bounds(call.broker, call.hold, deliveries)
+
+
+async def limit_of(call: Call, body: ClaimBody | ClaimQueuesBody) -> int:
+    """How many deliveries the caller is granted at most."""
+    if isinstance(body, ClaimBody) and body.apart:
+        return await call.broker.most_apart(call.name, body.limit)
+    return body.limit
 
 
 async def within_bounds(

@@ -82,6 +82,8 @@ class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     consumer: str = ANONYMOUS
     where: str | None = None
     """A filter: only deliveries that match are leased."""
+    apart: bool = False
+    """Whether the deliveries are for callers that work independently: as many claims of one."""
 
 
 class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

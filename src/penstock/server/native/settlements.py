@@ -30,7 +30,7 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_BATCH
 from penstock.model.message import NewMessage, Outgoing
 from penstock.server.call import Call
-from penstock.server.claiming import or_wait, within_bounds
+from penstock.server.claiming import limit_of, or_wait, within_bounds
 from penstock.server.decoding import Lists, format_of, item_bytes
 from penstock.server.replies import Plain, problem_reply
 from penstock.server.request_parsing import ConvertedBody
@@ -118,7 +118,7 @@ async def _settle_and_claim(call: Call, body: SettleBody, asked: ClaimBody) -> S
         call.name,
         body.settlements,
         publish=body.publish,
-        limit=asked.limit,
+        limit=await limit_of(call, asked),
         consumer=asked.consumer,
         lease_ms=asked.lease_ms,
         where=asked.where,

@@ -1,0 +1,232 @@
+"""Claims that share requests: each caller gets what it would have got alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from penstock import Ack, NewMessage
+from penstock.broker import Broker
+from penstock.client import Client, connect
+from penstock.client.claim_batcher import ClaimBatcher, ClaimKind
+from penstock.errors import BadInput, StoreClosed, UnknownQueue
+from penstock.model.delivery import Delivery
+from penstock.model.queue import Ordering
+from penstock.testing.laws import law
+from penstock.wire.bodies import ClaimBody, SettleBody
+from tests.unit.client.conftest import QUICK
+from tests.unit.client.hosting import Host, problem
+
+BOUND_S = 60
+LONG_MS = 30_000
+
+
+async def published(q: Client, count: int, **policy: object) -> None:
+    await q.create_queue("jobs", **policy)  # type: ignore[arg-type]
+    messages = [NewMessage(b"%d" % n, partition_key=f"p{n % 3}") for n in range(count)]
+    if messages:
+        await q.publish_batch("t", messages)
+
+
+def claims(host: Host) -> list[ClaimBody]:
+    return [
+        msgspec.msgpack.decode(seen.body, type=ClaimBody)
+        for seen in host.requests
+        if seen.path.endswith("/claims")
+    ]
+
+
+async def all_of(q: Client, count: int, wait_ms: int = 0) -> list[list[Delivery]]:
+    """The answers to claims of one turn."""
+    async with asyncio.timeout(BOUND_S):
+        return await asyncio.gather(*(q.claim("jobs", wait_ms=wait_ms) for _ in range(count)))
+
+
+def payloads(answers: Sequence[Sequence[Delivery]]) -> list[bytes]:
+    return sorted(delivery.payload for found in answers for delivery in found)
+
+
+async def test_claims_of_one_turn_share_a_request(q: Client, host: Host) -> None:
+    await published(q, 20)
+    answers = await all_of(q, 20)
+    assert [len(found) for found in answers] == [1] * 20
+    assert len(set(payloads(answers))) == 20
+    # The first is alone when it is sent.
+    assert [(body.limit, body.apart) for body in claims(host)] == [(1, False), (19, True)]
+
+
+async def test_a_lone_claim_waits_for_nobody_and_starts_no_task(q: Client, host: Host) -> None:
+    await published(q, 1)
+    before = asyncio.all_tasks()
+    claiming = q.claim("jobs").__await__()
+    next(claiming)
+    assert asyncio.all_tasks() == before
+    claiming.close()
+
+
+@law("C1")
+async def test_who_gets_nothing_is_answered_so(q: Client, host: Host) -> None:
+    await published(q, 3)
+    answers = await all_of(q, 10)
+    assert sorted(len(found) for found in answers) == [0] * 7 + [1] * 3
+    # Those that got nothing asked again, as each would have alone.
+    assert [body.limit for body in claims(host)] == [1, 9, 7]
+
+
+@law("C5")
+async def test_waiting_claims_are_answered_one_by_one(q: Client, host: Host) -> None:
+    await published(q, 0)
+    waiting = asyncio.ensure_future(all_of(q, 4, wait_ms=LONG_MS))
+    # The first waits alone, and the others together until one of them is answered.
+    for number, requests in enumerate((2, 2, 3, 4), 1):
+        await host.arrivals(requests, "/claims")
+        await q.publish("t", b"%d" % number)
+    assert payloads(await waiting) == [b"1", b"2", b"3", b"4"]
+
+
+@law("C5")
+async def test_all_waits_end_when_the_time_is_over(q: Client, host: Host) -> None:
+    await published(q, 0)
+    first = asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS))
+    await host.arrivals(1, "/claims")
+    assert await all_of(q, 3, wait_ms=0) == [[], [], []]
+    assert not first.done()
+    await q.publish("t", b"1")
+    assert payloads([await first]) == [b"1"]
+
+
+async def test_claims_of_different_kinds_are_apart(q: Client, host: Host) -> None:
+    await published(q, 20)
+    await asyncio.gather(
+        *(q.claim("jobs", consumer=name) for name in "aab"),
+        *(q.claim("jobs", lease_ms=lease_ms) for lease_ms in (5_000, 5_000, 6_000)),
+        q.claim("jobs", limit=2),
+        q.claim("jobs", where="true"),
+    )
+    assert len(claims(host)) == 8
+
+
+@law("O1")
+async def test_a_run_of_a_partition_is_not_divided_among_callers(q: Client, host: Host) -> None:
+    await published(q, 9, ordering=Ordering.PARTITION, partition_batch=100)
+    answers = await all_of(q, 9)
+    # The first delivery of each partition, as with claims that are sent alone.
+    assert payloads(answers) == [b"0", b"1", b"2"]
+    assert len(await q.claim("jobs", limit=9)) == 0
+
+
+@law("O1")
+async def test_a_settle_that_claims_apart_takes_no_run(q: Client) -> None:
+    await published(q, 9, ordering=Ordering.PARTITION, partition_batch=100)
+    (first,) = await q.claim("jobs")
+    body = msgspec.msgpack.encode(SettleBody([Ack(first.receipt)], claim=ClaimBody(9, apart=True)))
+    answer = await q._send("POST", "/v1/queues/jobs/settlements", body)
+    assert len(msgspec.msgpack.decode(answer.body)["deliveries"]) == 1
+
+
+@law("C5")
+async def test_what_a_cancelled_caller_would_have_got_goes_to_another(
+    q: Client, host: Host, broker: Broker
+) -> None:
+    await published(q, 0)
+    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
+    await host.arrivals(2, "/claims")
+    await broker.publish("t", b"for the first, which waits alone")
+    await calls[0]
+    calls[2].cancel()
+    await broker.publish_batch("t", [NewMessage(b"1"), NewMessage(b"2")])
+    async with asyncio.timeout(BOUND_S):
+        assert payloads([await calls[1], await calls[3]]) == [b"1", b"2"]
+
+
+@law("C5")
+async def test_what_nobody_wants_any_more_is_released(
+    q: Client, host: Host, broker: Broker
+) -> None:
+    # A release counts as no attempt.
+    await published(q, 0, max_attempts=1)
+    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
+    await host.arrivals(2, "/claims")
+    await broker.publish("t", b"for the first, which waits alone")
+    await calls[0]
+    for call in calls[1:3]:
+        call.cancel()
+    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(3)])
+    async with asyncio.timeout(BOUND_S):
+        assert len(await calls[3]) == 1
+        for _ in range(2):
+            assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
+
+
+@law("C5")
+async def test_a_request_ends_with_its_last_caller(q: Client, host: Host, broker: Broker) -> None:
+    await published(q, 0)
+    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
+    await host.arrivals(2, "/claims")
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    await q._claims.close()
+    await broker.publish("t", b"for somebody else")
+    async with asyncio.timeout(BOUND_S):
+        assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
+
+
+@law("C5")
+async def test_an_answer_that_comes_with_the_cancellation_is_given_back(q: Client) -> None:
+    await published(q, 1)
+    found, given_back = await q.claim("jobs"), list[Delivery]()
+
+    async def ask(kind: ClaimKind, limit: int, wait_ms: int) -> list[Delivery]:
+        if asyncio.current_task() is alone:
+            await asyncio.sleep(0)
+            return []
+        asyncio.get_running_loop().call_soon(together.cancel)
+        return found
+
+    async def give_back(queue: str, deliveries: Sequence[Delivery]) -> None:
+        given_back.extend(deliveries)
+
+    batcher = ClaimBatcher(ask, give_back)
+    kind = ClaimKind("jobs", "me", None, 0)
+    alone = asyncio.ensure_future(batcher.claim(kind))
+    together = asyncio.ensure_future(batcher.claim(kind))
+    await asyncio.wait([alone, together])
+    await batcher.close()
+    assert together.cancelled()
+    assert given_back == found
+
+
+async def test_an_error_reaches_every_caller(q: Client) -> None:
+    async with asyncio.timeout(BOUND_S):
+        answers = await asyncio.gather(*(q.claim("none") for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [UnknownQueue] * 3
+
+
+async def test_a_server_that_cannot_lease_apart_is_asked_for_each(q: Client, host: Host) -> None:
+    await published(q, 5)
+    old = problem(BadInput("Object contains unknown field `apart`.", field="body"))
+    first = asyncio.ensure_future(q.claim("jobs", wait_ms=0))
+    await host.arrivals(1, "/claims")
+    host.fault(old, "/claims")
+    answers = await all_of(q, 4)
+    await first
+    assert [len(found) for found in answers] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+async def test_closing_ends_claims_that_wait(host: Host, broker: Broker, together: int) -> None:
+    q = connect(host.url, options=QUICK)
+    await broker.create_queue("jobs")
+    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(together)]
+    await host.arrivals(min(2, together), "/claims")
+    async with asyncio.timeout(BOUND_S):
+        await q.close()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreClosed] * together
+    assert not q._claims._tasks
+    with pytest.raises(StoreClosed):
+        await q.claim("jobs")
