@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 
 from bench.measuring import scratch
 from bench.peers.cost import memory_bytes
-from bench.processes import penstock_server
+from bench.processes import free_port, penstock_server
 from penstock import NewMessage
 from penstock.pipeline.remote import Server
 from tests.pipeline.cluster import Cluster
@@ -110,10 +110,17 @@ def _executors(worker: int) -> list[int]:
 
 class _Scale:
     def __init__(
-        self, folder: Path, cluster: Cluster, url: str, messages: int, kill_every_s: float | None
+        self,
+        folder: Path,
+        cluster: Cluster,
+        master: str | None,
+        url: str,
+        messages: int,
+        kill_every_s: float | None,
     ) -> None:
         self._folder = folder
         self._cluster = cluster
+        self._master = master or cluster.url
         self._url = url
         self._messages = messages
         self._kill_every_s = kill_every_s
@@ -162,9 +169,10 @@ class _Scale:
 
     def _job(self, name: str, *words: str) -> None:
         """Run a job as a person would, and say how it went."""
-        conf = [part for item in _SETTINGS.items() for part in ("--conf", "=".join(item))]
+        settings = _SETTINGS | self._cluster.settings
+        conf = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         command = [sys.executable, "-m", "penstock", *words, "--url", self._url]
-        command += ["--master", self._cluster.url, *conf]
+        command += ["--master", self._master, *conf]
         log = self._folder / f"{name}.log"
         begin = time.monotonic()
         with log.open("wb") as output:
@@ -207,11 +215,12 @@ def _document(number: int) -> bytes:
 
 
 @contextmanager
-def _cluster(folder: Path) -> Iterator[Cluster]:
+def _cluster(folder: Path, master: str | None) -> Iterator[Cluster]:
+    """A cluster, started unless another master is used."""
     folder.mkdir()
-    cluster = Cluster(folder, memory="2g")
+    cluster = Cluster(folder, memory="2g", shuffle_port=free_port())
     try:
-        yield cluster.start()
+        yield cluster if master else cluster.start()
     finally:
         cluster.stop()
 
@@ -229,15 +238,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--job", action="append", choices=_JOBS, help="only this one; the report needs the archive"
     )
+    parser.add_argument("--master", metavar="URL", help="such as local[*], instead of a cluster")
     given = parser.parse_args(arguments)
     with (
         scratch() as folder,
         penstock_server(folder, "--routing", "pipeline") as served,
-        _cluster(folder / "cluster") as cluster,
+        _cluster(folder / "cluster", given.master) as cluster,
     ):
-        _Scale(folder, cluster, served.url, given.messages, given.kill_every).run(
-            given.job or _JOBS
-        )
+        scale = _Scale(folder, cluster, given.master, served.url, given.messages, given.kill_every)
+        scale.run(given.job or _JOBS)
 
 
 if __name__ == "__main__":

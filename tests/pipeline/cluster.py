@@ -1,6 +1,8 @@
 """A Spark cluster of this machine: a master and two workers, each a process of its own.
 
-Each worker has an address of its own: Spark runs the copy of a slow task on another host only.
+Each worker has an address of its own: Spark runs the copy of a slow task on another host only. With
+a shuffle port the first worker serves what executors of both have written for others, so that it
+outlives them.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ _PATIENCE_S = 90
 class Cluster:
     """From ``start`` to ``stop``; ``url`` is its master's."""
 
-    def __init__(self, folder: Path, workers: int = 2, memory: str = "1g") -> None:
+    def __init__(
+        self, folder: Path, workers: int = 2, memory: str = "1g", shuffle_port: int = 0
+    ) -> None:
         self._folder = folder
         self._workers = workers
         self._memory = memory
+        self._shuffle_port = shuffle_port
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
@@ -46,6 +51,14 @@ class Cluster:
             self._wait_for(log, re.compile(r"(Successfully registered) with master"))
         return self
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """What an application has to set to use it."""
+        if not self._shuffle_port:
+            return {}
+        port = str(self._shuffle_port)
+        return {"spark.shuffle.service.enabled": "true", "spark.shuffle.service.port": port}
+
     def _launch(self, name: str, kind: str, host: str, *arguments: str) -> Path:
         log = self._folder / f"{name}.log"
         command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}"]
@@ -55,6 +68,9 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }
+        if name == "worker-0":
+            options = [f"-D{key}={value}" for key, value in self.settings.items()]
+            environment["SPARK_WORKER_OPTS"] = " ".join(options)
         with log.open("wb") as output:
             self._processes.append(
                 subprocess.Popen(
