@@ -79,7 +79,7 @@ class Settling(Publishing, SingleSettlements):
     async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
         queue = check_queue_name(delivery.queue)
         size = _SETTLEMENT_BYTES + _carried(settlement)
-        return check_current(delivery, await self._settlements.call(queue, settlement, size))
+        return check_current(delivery, await self._settlements.add(queue, settlement, size))
 
     async def _settle_singles(self, queue: str, settlements: list[Settlement]) -> Sequence[Outcome]:
         return (await self._settle(queue, settlements, ())).outcomes
