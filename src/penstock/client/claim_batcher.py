@@ -4,7 +4,7 @@ Tasks that take a message at a time wake together, when a shared settle is answe
 again in that turn of the event loop. They are sent as one claim of as many deliveries, which the
 server leases apart: as if each had claimed alone. Callers do not notice.
 
-A claim that finds no other of its kind in progress is sent immediately, by its own caller.
+A claim that is alone in its turn, with no other of its kind in progress, is sent by its own caller.
 """
 
 from __future__ import annotations
@@ -49,8 +49,17 @@ class ClaimBatcher:
 
     async def claim(self, kind: ClaimKind) -> list[Delivery]:
         """Lease one delivery, or none."""
-        if kind in self._under_way:
+        if kind in self._joining or kind in self._under_way:
             return await self._claim_together(kind)
+        group = self._joining[kind] = _Group(kind)
+        try:
+            await asyncio.sleep(0)  # Others may join in this turn.
+        except asyncio.CancelledError:
+            self._leave(group)
+            raise
+        if group.callers or self._joining.get(kind) is not group:
+            return await self._claim_together(kind)
+        del self._joining[kind]
         self._under_way[kind] = 1
         try:
             return await self._ask(kind, 1, kind.wait_ms)
@@ -66,8 +75,9 @@ class ClaimBatcher:
         group = self._joining.get(kind)
         if group is None:
             group = self._joining[kind] = _Group(kind)
-            group.loop.call_soon(self._leave, group)
         answer = group.join()
+        if len(group.callers) == 1:
+            group.loop.call_soon(self._leave, group)
         if len(group.callers) == MAX_CLAIM:
             self._leave(group)
         try:
@@ -83,7 +93,8 @@ class ClaimBatcher:
         """Send the claims of a group, once."""
         if self._joining.get(group.kind) is group:
             del self._joining[group.kind]
-            self._send(group)
+            if group.callers:
+                self._send(group)
 
     def _send(self, group: _Group) -> None:
         self._under_way[group.kind] += 1

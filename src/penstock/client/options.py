@@ -44,7 +44,7 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     max_batch_bytes: int = 512 * 1024
     """Payload bytes of these."""
     max_under_way: int = 2
-    """Requests in progress per topic or queue before single calls start to wait for others."""
+    """Requests in progress per topic before single publishes start to wait for others."""
     max_connections: int = 100
     """Connections for ordinary calls, and as many again for calls that wait at the server."""
     connect_timeout_ms: int = 5_000

@@ -57,8 +57,10 @@ class Settling(Publishing, SingleSettlements):
 
     def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
         super().__init__(calls, address, options)
+        # One request at a time: callers that are answered together go on together, in requests and
+        # commits that are twice as large.
         self._settlements: CallBatcher[str, Settlement, Outcome] = CallBatcher(
-            self._settle_singles, options
+            self._settle_singles, replace(options, max_under_way=1)
         )
 
     @traced_settle

@@ -14,6 +14,7 @@ from penstock.client import Client, connect
 from penstock.client.claim_batcher import ClaimBatcher, ClaimKind
 from penstock.errors import BadInput, StoreClosed, UnknownQueue
 from penstock.model.delivery import Delivery
+from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
 from penstock.testing.laws import law
 from penstock.wire.bodies import ClaimBody, SettleBody
@@ -54,17 +55,35 @@ async def test_claims_of_one_turn_share_a_request(q: Client, host: Host) -> None
     answers = await all_of(q, 20)
     assert [len(found) for found in answers] == [1] * 20
     assert len(set(payloads(answers))) == 20
-    # The first is alone when it is sent.
-    assert [(body.limit, body.apart) for body in claims(host)] == [(1, False), (19, True)]
+    assert [(body.limit, body.apart) for body in claims(host)] == [(20, True)]
 
 
-async def test_a_lone_claim_waits_for_nobody_and_starts_no_task(q: Client, host: Host) -> None:
-    await published(q, 1)
-    before = asyncio.all_tasks()
-    claiming = q.claim("jobs").__await__()
-    next(claiming)
-    assert asyncio.all_tasks() == before
-    claiming.close()
+async def test_a_lone_claim_is_sent_by_its_own_caller(q: Client, host: Host) -> None:
+    await published(q, 0)
+    claiming = asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS))
+    await host.arrivals(1, "/claims")
+    assert not q._claims._tasks
+    await q.publish("t", b"1")
+    assert payloads([await claiming]) == [b"1"]
+    assert [(body.limit, body.apart) for body in claims(host)] == [(1, False)]
+
+
+async def test_claims_beside_another_share_a_request_too(q: Client, host: Host) -> None:
+    await published(q, 0)
+    first = asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS))
+    await host.arrivals(1, "/claims")
+    others = asyncio.ensure_future(all_of(q, 3, wait_ms=LONG_MS))
+    await host.arrivals(2, "/claims")
+    await q.publish_batch("t", [NewMessage(b"%d" % n) for n in range(4)])
+    assert payloads([await first, *await others]) == [b"0", b"1", b"2", b"3"]
+    assert [body.limit for body in claims(host)][:2] == [1, 3]
+
+
+async def test_more_claims_than_a_request_may_make(q: Client, host: Host) -> None:
+    await published(q, MAX_CLAIM + 2)
+    answers = await all_of(q, MAX_CLAIM + 2)
+    assert len(set(payloads(answers))) == MAX_CLAIM + 2
+    assert sorted(body.limit for body in claims(host)) == [2, MAX_CLAIM]
 
 
 @law("C1")
@@ -73,16 +92,16 @@ async def test_who_gets_nothing_is_answered_so(q: Client, host: Host) -> None:
     answers = await all_of(q, 10)
     assert sorted(len(found) for found in answers) == [0] * 7 + [1] * 3
     # Those that got nothing asked again, as each would have alone.
-    assert [body.limit for body in claims(host)] == [1, 9, 7]
+    assert [body.limit for body in claims(host)] == [10, 7]
 
 
 @law("C5")
 async def test_waiting_claims_are_answered_one_by_one(q: Client, host: Host) -> None:
     await published(q, 0)
     waiting = asyncio.ensure_future(all_of(q, 4, wait_ms=LONG_MS))
-    # The first waits alone, and the others together until one of them is answered.
-    for number, requests in enumerate((2, 2, 3, 4), 1):
-        await host.arrivals(requests, "/claims")
+    # Those that were not answered ask again, together.
+    for number in range(1, 5):
+        await host.arrivals(number, "/claims")
         await q.publish("t", b"%d" % number)
     assert payloads(await waiting) == [b"1", b"2", b"3", b"4"]
 
@@ -106,7 +125,7 @@ async def test_claims_of_different_kinds_are_apart(q: Client, host: Host) -> Non
         q.claim("jobs", limit=2),
         q.claim("jobs", where="true"),
     )
-    assert len(claims(host)) == 8
+    assert sorted(body.limit for body in claims(host)) == [1, 1, 1, 2, 2, 2]
 
 
 @law("O1")
@@ -133,9 +152,8 @@ async def test_what_a_cancelled_caller_would_have_got_goes_to_another(
 ) -> None:
     await published(q, 0)
     calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
-    await host.arrivals(2, "/claims")
-    await broker.publish("t", b"for the first, which waits alone")
-    await calls[0]
+    await host.arrivals(1, "/claims")
+    calls[0].cancel()
     calls[2].cancel()
     await broker.publish_batch("t", [NewMessage(b"1"), NewMessage(b"2")])
     async with asyncio.timeout(BOUND_S):
@@ -149,14 +167,12 @@ async def test_what_nobody_wants_any_more_is_released(
     # A release counts as no attempt.
     await published(q, 0, max_attempts=1)
     calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
-    await host.arrivals(2, "/claims")
-    await broker.publish("t", b"for the first, which waits alone")
-    await calls[0]
-    for call in calls[1:3]:
+    await host.arrivals(1, "/claims")
+    for call in calls[:2]:
         call.cancel()
-    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(3)])
+    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(4)])
     async with asyncio.timeout(BOUND_S):
-        assert len(await calls[3]) == 1
+        assert [len(await call) for call in calls[2:]] == [1, 1]
         for _ in range(2):
             assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
 
@@ -165,11 +181,12 @@ async def test_what_nobody_wants_any_more_is_released(
 async def test_a_request_ends_with_its_last_caller(q: Client, host: Host, broker: Broker) -> None:
     await published(q, 0)
     calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
-    await host.arrivals(2, "/claims")
+    await host.arrivals(1, "/claims")
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
     await q._claims.close()
+    await q.stats("jobs")  # Meanwhile the server notices.
     await broker.publish("t", b"for somebody else")
     async with asyncio.timeout(BOUND_S):
         assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
@@ -181,10 +198,7 @@ async def test_an_answer_that_comes_with_the_cancellation_is_given_back(q: Clien
     found, given_back = await q.claim("jobs"), list[Delivery]()
 
     async def ask(kind: ClaimKind, limit: int, wait_ms: int) -> list[Delivery]:
-        if asyncio.current_task() is alone:
-            await asyncio.sleep(0)
-            return []
-        asyncio.get_running_loop().call_soon(together.cancel)
+        asyncio.get_running_loop().call_soon(first.cancel)
         return found
 
     async def give_back(queue: str, deliveries: Sequence[Delivery]) -> None:
@@ -192,12 +206,29 @@ async def test_an_answer_that_comes_with_the_cancellation_is_given_back(q: Clien
 
     batcher = ClaimBatcher(ask, give_back)
     kind = ClaimKind("jobs", "me", None, 0)
-    alone = asyncio.ensure_future(batcher.claim(kind))
-    together = asyncio.ensure_future(batcher.claim(kind))
-    await asyncio.wait([alone, together])
+    first = asyncio.ensure_future(batcher.claim(kind))
+    second = asyncio.ensure_future(batcher.claim(kind))
+    await asyncio.wait([first])
+    second.cancel()
+    await asyncio.wait([second])
     await batcher.close()
-    assert together.cancelled()
+    assert first.cancelled()
     assert given_back == found
+
+
+async def test_the_first_of_a_turn_may_leave_before_the_request(q: Client, host: Host) -> None:
+    await published(q, 4)
+    calls = [asyncio.ensure_future(q.claim("jobs")) for _ in range(3)]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    async with asyncio.timeout(BOUND_S):
+        assert [len(await call) for call in calls[1:]] == [1, 1]
+    assert [body.limit for body in claims(host)] == [2]
+    alone = asyncio.ensure_future(q.claim("jobs"))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.wait([alone])
+    assert len(await q.claim("jobs")) == 1
 
 
 async def test_an_error_reaches_every_caller(q: Client) -> None:
@@ -222,7 +253,7 @@ async def test_closing_ends_claims_that_wait(host: Host, broker: Broker, togethe
     q = connect(host.url, options=QUICK)
     await broker.create_queue("jobs")
     calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(together)]
-    await host.arrivals(min(2, together), "/claims")
+    await host.arrivals(1, "/claims")
     async with asyncio.timeout(BOUND_S):
         await q.close()
         answers = await asyncio.gather(*calls, return_exceptions=True)

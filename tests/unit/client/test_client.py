@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import ssl
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -116,6 +117,32 @@ async def test_settlements_share_requests_and_each_gets_its_own_outcome(
     assert len([seen for seen in host.requests if "/settlements" in seen.path]) == 1
     stats = await broker.stats("jobs")
     assert (stats.done, stats.failed, stats.delayed, stats.available) == (14, 1, 4, 1)
+
+
+async def test_settlements_wait_for_the_settle_in_progress(host: Host, broker: Broker) -> None:
+    """The linger is a minute, so they are sent because the first settle has returned."""
+    may_settle = asyncio.Event()
+    served = host.app
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if "/settlements" in scope["path"]:
+            await may_settle.wait()
+        await served(scope, receive, send)
+
+    host.app = slow
+    await broker.create_queue("jobs")
+    await broker.publish_batch("t", [NewMessage(b"")] * 3)
+    async with connect(host.url, options=replace(QUICK, linger_ms=60_000)) as q:
+        first, *others = await q.claim("jobs", limit=3)
+        acks = [asyncio.ensure_future(q.ack(first))]
+        await host.arrivals(1, "/settlements")
+        for delivery in others:
+            acks.append(asyncio.ensure_future(q.ack(delivery)))
+            await asyncio.sleep(0)
+        may_settle.set()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*acks)
+    assert len(await host.arrivals(1, "/settlements")) == 2
 
 
 async def test_what_the_caller_changes_afterwards_is_not_sent(q: Client, host: Host) -> None:
