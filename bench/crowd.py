@@ -63,15 +63,16 @@ async def _waiting(server: Server, queue: str, count: int) -> AsyncIterator[asyn
     """Consumers that claim one message at a time; when each came."""
     woken: asyncio.Queue[float] = asyncio.Queue()
 
-    async def consume(q: Client) -> None:
+    async def consume(q: Client, name: str) -> None:
         while True:
-            for delivery in await q.claim(queue, consumer="bench", wait_ms=_WAIT_MS):
+            # With a name of its own: tasks with the same one share their requests.
+            for delivery in await q.claim(queue, consumer=name, wait_ms=_WAIT_MS):
                 woken.put_nowait(time.perf_counter())
                 await q.ack(delivery)
 
     options = ClientOptions(max_connections=count)
     async with penstock.connect(server.url, options=options) as q:
-        consumers = [asyncio.ensure_future(consume(q)) for _ in range(count)]
+        consumers = [asyncio.ensure_future(consume(q, f"bench-{n}")) for n in range(count)]
         # The server does not say when.
         while await asyncio.to_thread(_waits, server) < count:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
