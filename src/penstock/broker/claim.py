@@ -103,6 +103,7 @@ class Claiming(Scope):
 
         Consecutive deliveries of a partition, which ``partition_batch`` allows, are for one caller.
         """
+        check_claim(limit, None)
         return 1 if (await self._throttle(check_queue_name(queue))).in_runs else limit
 
     async def _claim_now(

@@ -55,6 +55,7 @@ class Client(Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, Co
                 await self.end_consuming()
                 await self._publishes.drain()
                 await self._settlements.drain()
+                await self._claims.drain()
                 await self._calls.drain()
         except TimeoutError:
             pass
@@ -62,4 +63,4 @@ class Client(Webhooks, SettlingAndClaiming, Replaying, Reading, Runs, Writes, Co
             await self._calls.close()
             await self._publishes.drain()
             await self._settlements.drain()
-            await self._claims.close()
+            await self._claims.drain()

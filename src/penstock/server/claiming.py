@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Final
 
 from penstock.broker import Broker
-from penstock.errors import Busy
+from penstock.errors import BadInput, Busy
 from penstock.model.delivery import Delivery, Release
 from penstock.server.budget import Hold
 from penstock.server.call import Call
@@ -56,9 +56,15 @@ async def claim_within_bounds(
 
 async def limit_of(call: Call, body: ClaimBody | ClaimQueuesBody) -> int:
     """How many deliveries the caller is granted at most."""
-    if isinstance(body, ClaimBody) and body.apart:
-        return await call.broker.most_apart(call.name, body.limit)
-    return body.limit
+    if isinstance(body, ClaimQueuesBody) or not body.apart:
+        return body.limit
+    if body.wait_ms:
+        raise BadInput(
+            "A claim for several callers (apart) does not wait: each has to wait in a claim of its "
+            "own.",
+            field="wait_ms",
+        )
+    return await call.broker.most_apart(call.name, body.limit)
 
 
 async def within_bounds(

@@ -83,7 +83,7 @@ class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     where: str | None = None
     """A filter: only deliveries that match are leased."""
     apart: bool = False
-    """Whether the deliveries are for callers that work independently: as many claims of one."""
+    """For callers that work independently: what as many claims of one would get, without a wait."""
 
 
 class ClaimQueuesBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,7 +84,7 @@ async def test_more_claims_than_a_request_may_make(q: Client, host: Host) -> Non
     await published(q, MAX_CLAIM + 2)
     answers = await all_of(q, MAX_CLAIM + 2)
     assert len(set(payloads(answers))) == MAX_CLAIM + 2
-    assert sorted(body.limit for body in claims(host)) == [2, MAX_CLAIM]
+    assert sorted(body.limit for body in claims(host)) == [1, 1, MAX_CLAIM]
 
 
 @law("C1")
@@ -92,18 +93,27 @@ async def test_who_gets_nothing_is_answered_so(q: Client, host: Host) -> None:
     answers = await all_of(q, 10)
     assert sorted(len(found) for found in answers) == [0] * 7 + [1] * 3
     # Those that got nothing asked again, as each would have alone.
-    assert [body.limit for body in claims(host)] == [10, 7]
+    assert [body.limit for body in claims(host)] == [10] + [1] * 7
 
 
 @law("C5")
-async def test_waiting_claims_are_answered_one_by_one(q: Client, host: Host) -> None:
+async def test_each_waits_in_a_place_of_its_own(q: Client, host: Host) -> None:
+    """So whoever came later, from wherever, does not overtake those that came together."""
     await published(q, 0)
-    waiting = asyncio.ensure_future(all_of(q, 4, wait_ms=LONG_MS))
-    # Those that were not answered ask again, together.
-    for number in range(1, 5):
-        await host.arrivals(number, "/claims")
-        await q.publish("t", b"%d" % number)
-    assert payloads(await waiting) == [b"1", b"2", b"3", b"4"]
+    together = asyncio.ensure_future(all_of(q, 3, wait_ms=LONG_MS))
+    await host.arrivals(4, "/claims")
+    async with connect(host.url, options=QUICK) as other:
+        later = asyncio.ensure_future(other.claim("jobs", wait_ms=LONG_MS))
+        await host.arrivals(5, "/claims")
+        for number in range(3):
+            await q.publish("t", b"%d" % number)
+        assert payloads(await together) == [b"0", b"1", b"2"]
+        assert not later.done()
+        await q.publish("t", b"later")
+        assert payloads([await later]) == [b"later"]
+    # Together without a wait, then each for what is left of its own.
+    asked = [(body.limit, body.wait_ms > 0) for body in claims(host)]
+    assert asked == [(3, False)] + [(1, True)] * 4
 
 
 @law("C5")
@@ -146,50 +156,87 @@ async def test_a_settle_that_claims_apart_takes_no_run(q: Client) -> None:
     assert len(msgspec.msgpack.decode(answer.body)["deliveries"]) == 1
 
 
-@law("C5")
-async def test_what_a_cancelled_caller_would_have_got_goes_to_another(
+@law("O1")
+async def test_a_run_is_not_divided_among_callers_that_wait(
     q: Client, host: Host, broker: Broker
 ) -> None:
-    await published(q, 0)
-    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
+    await published(q, 0, ordering=Ordering.PARTITION)
+    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(3)]
+    await host.arrivals(4, "/claims")
+    await broker.update_queue("jobs", partition_batch=100)
+    messages = [NewMessage(b"%d" % n, partition_key="p") for n in range(3)]
+    await broker.publish_batch("t", messages)
+    waiting = set(calls)
+    for number in range(3):
+        async with asyncio.timeout(BOUND_S):
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        ((delivery,),) = [await call for call in ended]
+        assert delivery.payload == b"%d" % number
+        await q.ack(delivery)
+
+
+@pytest.mark.parametrize(
+    "body, field",
+    [(ClaimBody(2, apart=True, wait_ms=1), "wait_ms"), (ClaimBody(0, apart=True), "limit")],
+)
+async def test_what_a_claim_for_several_callers_cannot_ask(
+    q: Client, body: ClaimBody, field: str
+) -> None:
+    await published(q, 1, ordering=Ordering.PARTITION, partition_batch=100)
+    with pytest.raises(BadInput) as caught:
+        await q._send("POST", "/v1/queues/jobs/claims", msgspec.msgpack.encode(body))
+    assert caught.value.field == field
+
+
+@pytest.fixture
+def may_claim(host: Host) -> asyncio.Event:
+    """When set, the server begins to answer claims."""
+    served, begun = host.app, asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"].endswith("/claims"):
+            await begun.wait()
+        await served(scope, receive, send)
+
+    host.app = slow
+    return begun
+
+
+@law("C5")
+async def test_what_a_cancelled_caller_would_have_got_goes_to_another(
+    q: Client, host: Host, may_claim: asyncio.Event
+) -> None:
+    await published(q, 2)
+    calls = [asyncio.ensure_future(q.claim("jobs")) for _ in range(4)]
     await host.arrivals(1, "/claims")
     calls[0].cancel()
     calls[2].cancel()
-    await broker.publish_batch("t", [NewMessage(b"1"), NewMessage(b"2")])
+    may_claim.set()
     async with asyncio.timeout(BOUND_S):
-        assert payloads([await calls[1], await calls[3]]) == [b"1", b"2"]
+        assert payloads([await calls[1], await calls[3]]) == [b"0", b"1"]
 
 
 @law("C5")
+@pytest.mark.parametrize("is_closed", [False, True])
 async def test_what_nobody_wants_any_more_is_released(
-    q: Client, host: Host, broker: Broker
+    host: Host, broker: Broker, may_claim: asyncio.Event, is_closed: bool
 ) -> None:
+    q = connect(host.url, options=QUICK)
     # A release counts as no attempt.
-    await published(q, 0, max_attempts=1)
-    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
+    await published(q, 4, max_attempts=1)
+    calls = [asyncio.ensure_future(q.claim("jobs")) for _ in range(4)]
     await host.arrivals(1, "/claims")
     for call in calls[:2]:
         call.cancel()
-    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(4)])
     async with asyncio.timeout(BOUND_S):
+        closing = asyncio.ensure_future(q.close() if is_closed else asyncio.sleep(0))
+        await asyncio.sleep(0)
+        may_claim.set()
         assert [len(await call) for call in calls[2:]] == [1, 1]
+        await closing
         for _ in range(2):
             assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
-
-
-@law("C5")
-async def test_a_request_ends_with_its_last_caller(q: Client, host: Host, broker: Broker) -> None:
-    await published(q, 0)
-    calls = [asyncio.ensure_future(q.claim("jobs", wait_ms=LONG_MS)) for _ in range(4)]
-    await host.arrivals(1, "/claims")
-    for call in calls:
-        call.cancel()
-    await asyncio.wait(calls)
-    await q._claims.close()
-    await q.stats("jobs")  # Meanwhile the server notices.
-    await broker.publish("t", b"for somebody else")
-    async with asyncio.timeout(BOUND_S):
-        assert len(await broker.claim("jobs", wait_ms=LONG_MS)) == 1
+    await q.close()
 
 
 @law("C5")
@@ -211,7 +258,7 @@ async def test_an_answer_that_comes_with_the_cancellation_is_given_back(q: Clien
     await asyncio.wait([first])
     second.cancel()
     await asyncio.wait([second])
-    await batcher.close()
+    await batcher.drain()
     assert first.cancelled()
     assert given_back == found
 
@@ -237,14 +284,26 @@ async def test_an_error_reaches_every_caller(q: Client) -> None:
     assert [type(answer) for answer in answers] == [UnknownQueue] * 3
 
 
+async def test_an_error_of_another_kind_reaches_every_caller() -> None:
+    async def ask(kind: ClaimKind, limit: int, wait_ms: int) -> list[Delivery]:
+        raise UnicodeError("a label is too long")
+
+    async def give_back(queue: str, deliveries: Sequence[Delivery]) -> None:
+        raise AssertionError
+
+    batcher = ClaimBatcher(ask, give_back)
+    calls = (batcher.claim(ClaimKind("jobs", "me", None, LONG_MS)) for _ in range(3))
+    async with asyncio.timeout(BOUND_S):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [UnicodeError] * 3
+    assert not batcher._joining
+
+
 async def test_a_server_that_cannot_lease_apart_is_asked_for_each(q: Client, host: Host) -> None:
     await published(q, 5)
     old = problem(BadInput("Object contains unknown field `apart`.", field="body"))
-    first = asyncio.ensure_future(q.claim("jobs", wait_ms=0))
-    await host.arrivals(1, "/claims")
     host.fault(old, "/claims")
     answers = await all_of(q, 4)
-    await first
     assert [len(found) for found in answers] == [1, 1, 1, 1]
 
 
