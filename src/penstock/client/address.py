@@ -68,7 +68,12 @@ def parse_address(url: object) -> Address:
         raise _bad(f"The URL cannot be read: {error}; {_FORMS}.") from error
     if parts.scheme not in _PORTS:
         raise _bad(f"The URL's scheme is {parts.scheme!r}; {_FORMS}. penstock.open opens a store.")
-    if not host or port == 0 or any(not " " < letter < "\x7f" for letter in url):
+    if (
+        not host
+        or not _is_name(host)
+        or port == 0
+        or any(not " " < letter < "\x7f" for letter in url)
+    ):
         raise _bad(f"The URL has no host, or an invalid one; {_FORMS}.")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise _bad(f"The URL has a query or a fragment; {_FORMS}.")
@@ -81,6 +86,11 @@ def parse_address(url: object) -> Address:
         path=parts.path.rstrip("/"),
         credential=_credential_in(parts),
     )
+
+
+def _is_name(host: str) -> bool:
+    """Whether each label has 1 to 63 characters: others cannot be looked up."""
+    return all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
 
 
 def _credential_in(parts: SplitResult) -> str | None:

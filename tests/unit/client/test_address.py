@@ -19,6 +19,7 @@ from penstock.testing.laws import law
         ("https://example.org/penstock/", "https://example.org/penstock"),
         ("http://[::1]:8080", "http://[::1]:8080"),
         ("http://:key@host:1", "http://host:1"),
+        ("http://example.org.:1", "http://example.org.:1"),
     ],
 )
 def test_urls_of_servers(url: str, base: str) -> None:
@@ -47,6 +48,8 @@ def test_urls_of_servers(url: str, base: str) -> None:
         "http://ho st",
         "http://host\r\nX: y",
         "http://[::1",
+        "http://a..b",
+        f"http://{'x' * 64}.org",
         "http://user@host",
         "http://user:key@host",
         "http://:@host",
