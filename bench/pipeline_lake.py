@@ -65,7 +65,7 @@ def _measure(
     payload = int(summary["payload_bytes"])
     return [
         Figure(
-            "bytes of the lake, all told, against bytes of payload",
+            "all bytes of the lake, against bytes of payload",
             files / payload,
             0.6,
             f"{files / 1e6:.0f} MB",

@@ -32,7 +32,7 @@ class ClaimKind(NamedTuple):
 
 #: Claims up to so many deliveries, waiting for so long.
 Ask: TypeAlias = Callable[[ClaimKind, int, int], Awaitable[list[Delivery]]]
-#: Releases deliveries of a queue that nobody works on.
+#: Releases deliveries of a queue that no caller works on.
 GiveBack: TypeAlias = Callable[[str, Sequence[Delivery]], Coroutine[object, object, None]]
 #: What a shared request has for a caller; None: it has to claim alone.
 _Answer: TypeAlias = "asyncio.Future[list[Delivery] | None]"

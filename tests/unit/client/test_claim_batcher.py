@@ -218,7 +218,7 @@ async def test_what_a_cancelled_caller_would_have_got_goes_to_another(
 
 @law("C5")
 @pytest.mark.parametrize("is_closed", [False, True])
-async def test_what_nobody_wants_any_more_is_released(
+async def test_what_no_caller_wants_any_more_is_released(
     host: Host, broker: Broker, may_claim: asyncio.Event, is_closed: bool
 ) -> None:
     q = connect(host.url, options=QUICK)
