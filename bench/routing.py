@@ -33,7 +33,8 @@ async def routing(seconds: float, rounds: int, queues: int = QUEUES) -> Figure:
                 few.append(other)
     ratio = middle([a / b for a, b in zip(many, few, strict=True)])
     return Figure(
-        f"publish with {queues:,} queues of which {MATCHING} match, of {MATCHING} queues",
+        f"publish with {queues:,} queues, {MATCHING} of them matching, "
+        f"against those {MATCHING} alone",
         ratio,
         0.5,
         per_second(middle(many)),

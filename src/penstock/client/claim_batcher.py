@@ -2,8 +2,8 @@
 
 Tasks that take a message at a time wake together, when a shared settle is answered, and all claim
 again in that turn of the event loop. They ask together for as many deliveries, which the server
-leases apart: as if each had claimed alone. Whoever gets none claims again alone, and waits alone,
-in a place of its own at the server. Callers do not notice.
+leases apart: as if each had claimed alone. A caller that gets none claims again alone, and
+waits in a place of its own at the server. Callers do not notice.
 
 A claim that is alone in its turn is sent by its own caller.
 """
@@ -58,7 +58,7 @@ class ClaimBatcher:
         try:
             found = await shared
         except asyncio.CancelledError:
-            self._return(kind, shared)
+            self._release_late(kind, shared)
             raise
         if found is None:
             waited_ms = round((loop.time() - begin) * 1000)
@@ -110,7 +110,7 @@ class ClaimBatcher:
             self._release(kind, found[len(waiting) :])
             _answer_all(callers, None if found or kind.wait_ms else [])
 
-    def _return(self, kind: ClaimKind, answer: _Answer) -> None:
+    def _release_late(self, kind: ClaimKind, answer: _Answer) -> None:
         """Release what came for a caller in the turn in which it was cancelled."""
         if not answer.cancelled() and answer.exception() is None:
             self._release(kind, answer.result() or ())
